@@ -1,0 +1,90 @@
+// Package testlane decides which tests a host can run.
+//
+// A lane is something a host may lack (root, QEMU, …). A test that needs lanes
+// calls [Need] first: it is skipped with the reason where one is missing, and
+// fails instead where SIETCH_TEST_REQUIRE, a comma-separated list, names it. So
+// a developer's laptop shows what was not run, and CI cannot pass by skipping.
+package testlane
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Lanes a test can ask for.
+const (
+	Root            = "root"             // effective uid 0
+	QEMU            = "qemu"             // qemu-system-x86_64 on PATH
+	KVM             = "kvm"              // a CPU flag and a usable /dev/kvm
+	CloudHypervisor = "cloud-hypervisor" // its binary on PATH or in SIETCH_CLOUD_HYPERVISOR
+	BuildKit        = "buildkit"         // runc and mkfs.ext4
+	Mirror          = "mirror"           // apt-get, mmdebstrap and a package mirror that answers
+)
+
+// Need skips t, or fails it when the lane is required, unless every lane is there.
+func Need(t testing.TB, lanes ...string) {
+	t.Helper()
+	required := strings.Split(os.Getenv("SIETCH_TEST_REQUIRE"), ",")
+	for _, lane := range lanes {
+		err := check(lane)
+		if err == nil {
+			continue
+		}
+		if slices.Contains(required, lane) {
+			t.Fatalf("lane %s is required here and missing: %v", lane, err)
+		}
+		t.Skipf("lane %s is missing: %v", lane, err)
+	}
+}
+
+func check(lane string) error {
+	switch lane {
+	case Root:
+		if os.Geteuid() != 0 {
+			return fmt.Errorf("not root")
+		}
+		return nil
+	case QEMU:
+		return tools("qemu-system-x86_64")
+	case KVM:
+		return kvm()
+	case CloudHypervisor:
+		if p := os.Getenv("SIETCH_CLOUD_HYPERVISOR"); p != "" {
+			return tools(p)
+		}
+		return tools("cloud-hypervisor")
+	case BuildKit:
+		return tools("runc", "mkfs.ext4", "debugfs")
+	case Mirror:
+		return tools("apt-get", "mmdebstrap", "dpkg-deb")
+	}
+	return fmt.Errorf("no lane of that name")
+}
+
+func tools(names ...string) error {
+	for _, n := range names {
+		if _, err := exec.LookPath(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func kvm() error {
+	info, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return err
+	}
+	if f := " " + strings.ReplaceAll(string(info), "\n", " ") + " "; !strings.Contains(f, " vmx ") && !strings.Contains(f, " svm ") {
+		return fmt.Errorf("no vmx or svm flag in /proc/cpuinfo")
+	}
+	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
