@@ -1,0 +1,2 @@
+// Package agent is the server inside the guest.
+package agent
