@@ -33,6 +33,8 @@ type Images interface {
 	InspectImage(ctx context.Context, image string) (Image, error)
 	// RemoveImage refuses (ErrInUse) while a sandbox or a commit needs it.
 	RemoveImage(ctx context.Context, image string) error
+	// TagImage gives an image one more name, taking it from the one that had it.
+	TagImage(ctx context.Context, image, name string) (Image, error)
 	ImportImage(ctx context.Context, r ImportRequest) (Image, error)
 	ExportImage(ctx context.Context, image, format string, w io.Writer) error
 	PullImage(ctx context.Context, ref string, progress io.Writer) (Image, error)
