@@ -1,0 +1,11 @@
+// Package acceptance proves a finished bin/sietch from the outside: it knows
+// exit codes, `--json`, and what a host shows of processes, mounts, namespaces
+// and rules, and imports nothing of the module but the gate that says which
+// tests a host can run.
+//
+// The binary is SIETCH_BIN, or bin/sietch of this checkout; data directories are
+// made under SIETCH_TEST_DIR, or the system's directory for large temporary
+// files, and removed at the end. Tests that share a data directory share only
+// its images and kernel; each removes its own sandboxes, and [repo.cleanHost]
+// holds that against the host.
+package acceptance
