@@ -93,11 +93,15 @@ func (m *Memory) Pages() int64 { return m.target.SizeBytes / PageBytes }
 // ones, in memory or swapped out. On a running machine it is a snapshot that is
 // stale at once.
 func (m *Memory) Written(ctx context.Context) (*PageSet, error) {
-	s, err := m.scan(ctx, false)
+	scan := m.readAnonymous
+	if m.scanIoctl {
+		scan = m.scanAnonymous
+	}
+	set, err := scan(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("scan guest memory of process %d: %w", m.target.PID, err)
 	}
-	return s.anonymous, nil
+	return set, nil
 }
 
 // alive reports whether the process that was opened still runs. True after a

@@ -148,7 +148,9 @@ func (s *PageSet) next(from int64, absent bool) int64 {
 const pageSetVersion = 1
 
 // MarshalBinary encodes s. The encoding of a set is unique.
-func (s *PageSet) MarshalBinary() ([]byte, error) {
+func (s *PageSet) MarshalBinary() ([]byte, error) { return s.marshal(), nil }
+
+func (s *PageSet) marshal() []byte {
 	out := []byte{pageSetVersion}
 	end := int64(0)
 	for first, count := range s.Runs() {
@@ -156,7 +158,7 @@ func (s *PageSet) MarshalBinary() ([]byte, error) {
 		out = binary.AppendUvarint(out, uint64(count-1))
 		end = first + count
 	}
-	return out, nil
+	return out
 }
 
 // UnmarshalBinary replaces s with the set encoded in data.
