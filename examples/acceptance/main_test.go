@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/sietch-dev/sietch/examples/small"
 	"github.com/sietch-dev/sietch/runtime/testlane"
 )
 
@@ -114,59 +115,12 @@ func private(t *testing.T, dir string) *repo {
 
 var warm sync.Once
 
-// smallImage builds "small": BusyBox and the probe, and no more. It needs no
-// network and no base image.
+// smallImage builds the image "small".
 func smallImage(t *testing.T, r *repo) {
 	t.Helper()
 	dir := t.TempDir()
-	root := filepath.Join(dir, "root")
-	for _, d := range []string{"bin", "etc", "tmp", "root", "proc", "sys", "dev", "run", "mnt"} {
-		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	busybox, err := exec.LookPath("busybox")
-	if err != nil {
-		t.Fatalf("the small image is made of the host's busybox-static: %v", err)
-	}
-	for _, step := range [][]string{
-		{"cp", busybox, filepath.Join(root, "bin/busybox")},
-		{filepath.Join(root, "bin/busybox"), "--install", "-s", filepath.Join(root, "bin")},
-		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(root, "bin/probe"), "../probe"},
-	} {
-		cmd := exec.Command(step[0], step[1:]...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v\n%s", step, err, out)
-		}
-	}
-	// --install writes links to where busybox lies now.
-	links, err := os.ReadDir(filepath.Join(root, "bin"))
-	if err != nil {
+	if err := small.WriteContext(dir); err != nil {
 		t.Fatal(err)
-	}
-	for _, l := range links {
-		if l.Type()&os.ModeSymlink == 0 {
-			continue
-		}
-		path := filepath.Join(root, "bin", l.Name())
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink("busybox", path); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name, text := range map[string]string{
-		"root/etc/passwd":     "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n",
-		"root/etc/group":      "root:x:0:\nnogroup:x:65534:\n",
-		"root/etc/machine-id": "",
-		"root/etc/hostname":   "unset\n",
-		"Dockerfile":          "FROM scratch\nCOPY root/ /\nENV PATH=/bin HOME=/root\nWORKDIR /root\nCMD [\"/bin/probe\", \"serve\"]\n",
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
 	}
 	r.ok(t, "build", "--progress", "quiet", "-t", "small", dir)
 }
