@@ -45,17 +45,30 @@ func (e *Error) Unwrap() []error {
 	return list
 }
 
-// Hint returns the next step that err carries, or "".
+// Hint returns the next step that err carries, or "". Errors of the packages
+// beneath carry theirs in a method.
 func Hint(err error) string {
-	var e *Error
-	for err != nil {
-		if !errors.As(err, &e) {
-			return ""
-		}
+	switch e := err.(type) {
+	case nil:
+		return ""
+	case *Error:
 		if e.Hint != "" {
 			return e.Hint
 		}
-		err = e.Err
+	case interface{ Hint() string }:
+		if h := e.Hint(); h != "" {
+			return h
+		}
+	}
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		return Hint(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			if h := Hint(inner); h != "" {
+				return h
+			}
+		}
 	}
 	return ""
 }

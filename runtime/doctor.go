@@ -1,0 +1,191 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	statusOK      = "ok"
+	statusNote    = "note"    // works, could be better
+	statusMissing = "missing" // something does not work without it
+)
+
+// Doctor looks at the host: what is missing, and the command that mends it.
+func (e *Local) Doctor(ctx context.Context) (DoctorReport, error) {
+	d := &doctor{engine: e}
+	d.rights()
+	d.tools()
+	d.accelerator(ctx)
+	d.dataDir()
+	d.network(ctx)
+	d.memory()
+	out := DoctorReport{OK: true, Checks: d.checks}
+	for _, c := range d.checks {
+		if c.Status == statusMissing {
+			out.OK = false
+		}
+	}
+	return out, ctx.Err()
+}
+
+type doctor struct {
+	engine *Local
+	checks []DoctorCheck
+}
+
+func (d *doctor) say(name, status, fix, format string, args ...any) {
+	d.checks = append(d.checks, DoctorCheck{Name: name, Status: status, Detail: fmt.Sprintf(format, args...), Fix: fix})
+}
+
+func (d *doctor) rights() {
+	if os.Geteuid() == 0 {
+		d.say("rights", statusOK, "", "running as root")
+		return
+	}
+	d.say("rights", statusMissing, "sudo sietch …", "root is needed for machines, networks and builds")
+}
+
+// tools are programs of the host, with the package that brings each.
+func (d *doctor) tools() {
+	for _, t := range []struct{ program, pkg, use string }{
+		{"qemu-system-x86_64", "qemu-system-x86", "runs the machines"},
+		{"runc", "runc", "runs the steps of a build"},
+		{"mkfs.ext4", "e2fsprogs", "makes file systems"},
+		{"debugfs", "e2fsprogs", "makes images the same for the same input"},
+		{"apt-get", "apt", "fetches the guest kernel"},
+		{"dpkg-deb", "dpkg", "unpacks the guest kernel"},
+		{"mmdebstrap", "mmdebstrap", "makes base images where no registry is reached"},
+	} {
+		path, err := exec.LookPath(t.program)
+		switch {
+		case err == nil:
+			d.say(t.program, statusOK, "", "%s", path)
+		case t.program == "mmdebstrap":
+			d.say(t.program, statusNote, "apt-get install -y "+t.pkg, "not on PATH; %s", t.use)
+		default:
+			d.say(t.program, statusMissing, "apt-get install -y "+t.pkg, "not on PATH; %s", t.use)
+		}
+	}
+}
+
+func (d *doctor) accelerator(ctx context.Context) {
+	info, err := os.ReadFile("/proc/cpuinfo")
+	flags := " " + strings.ReplaceAll(string(info), "\n", " ") + " "
+	hardware := err == nil && (strings.Contains(flags, " vmx ") || strings.Contains(flags, " svm "))
+	switch {
+	case !exists("/dev/kvm"):
+		d.say("kvm", statusNote, "", "/dev/kvm is not there: guests are emulated (TCG), which is slower; on a virtual host, ask for nested virtualization")
+	case !hardware:
+		d.say("kvm", statusNote, "", "/dev/kvm is there, but the CPU shows neither vmx nor svm: guests are emulated (TCG), which is slower")
+	default:
+		id, err := d.engine.vmm().Identity(ctx)
+		if err != nil {
+			d.say("kvm", statusMissing, "", "%v", err)
+		} else if id.Accel == "kvm" {
+			d.say("kvm", statusOK, "", "works")
+		} else {
+			d.say("kvm", statusNote, "", "/dev/kvm cannot run a stock guest: guests are emulated (TCG), which is slower")
+		}
+		return
+	}
+	if id, err := d.engine.vmm().Identity(ctx); err == nil {
+		d.say("vmm", statusOK, "", "%s %s, machine %s, CPU %s", id.Driver, id.Version, id.Machine, id.CPU)
+	}
+}
+
+func (d *doctor) dataDir() {
+	e := d.engine
+	dir := e.data
+	for !exists(dir) {
+		dir = filepath.Dir(dir)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		d.say("data directory", statusMissing, "", "%s: %v", e.data, err)
+		return
+	}
+	free := int64(st.Bavail) * st.Bsize
+	status := statusOK
+	if free < 4<<30 {
+		status = statusNote
+	}
+	d.say("space", status, "", "%d GiB free for %s", free>>30, e.data)
+	if os.Geteuid() != 0 || !exists(e.data) {
+		return
+	}
+	if info, err := os.Stat(e.data); err == nil && info.Mode().Perm()&0o077 != 0 {
+		d.say("data directory", statusMissing, "chmod 700 "+e.data, "others may look into %s, which holds guests' memory", e.data)
+	}
+	switch err := e.tryReflink(); {
+	case err == nil:
+		d.say("reflink", statusOK, "", "disks are cloned without copying")
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EXDEV), errors.Is(err, unix.ENOTTY):
+		d.say("reflink", statusNote, "", "the file system of %s cannot clone files: a fork and a commit copy what is allocated on the sandbox's disk; XFS and btrfs do not", e.data)
+	default:
+		d.say("reflink", statusNote, "", "could not be tried: %v", err)
+	}
+}
+
+func (e *Local) tryReflink() error {
+	tmp, err := e.newScratch("doctor")
+	if err != nil {
+		return err
+	}
+	defer tmp.remove()
+	if err := os.WriteFile(tmp.path("a"), make([]byte, 4096), 0o600); err != nil {
+		return err
+	}
+	return reflink(tmp.path("a"), tmp.path("b"), 0o600)
+}
+
+func (d *doctor) network(ctx context.Context) {
+	if !exists("/dev/net/tun") {
+		d.say("tun", statusMissing, "modprobe tun", "/dev/net/tun is not there")
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	p, err := d.engine.plumber()
+	if err != nil {
+		d.say("network", statusMissing, "", "%v", err)
+		return
+	}
+	notes, err := p.Notes(ctx)
+	if err != nil {
+		d.say("network", statusMissing, "", "%v", err)
+		return
+	}
+	for _, n := range notes {
+		d.say("network", statusNote, n.Fix, "%s", n.Text)
+	}
+	if len(notes) == 0 {
+		d.say("network", statusOK, "", "namespaces, NAT and name resolution")
+	}
+}
+
+// memory says how changed pages are found.
+func (d *doctor) memory() {
+	if kernelAtLeast(6, 7) {
+		d.say("dirty pages", statusOK, "", "PAGEMAP_SCAN with write protection: a commit's pause does not depend on how much changed")
+		return
+	}
+	d.say("dirty pages", statusNote, "", "kernels from 6.7 on find changed pages faster; this one is read page by page")
+}
+
+func kernelAtLeast(major, minor int) bool {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	var a, b int
+	fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &a, &b)
+	return a > major || a == major && b >= minor
+}

@@ -1,0 +1,179 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sietch-dev/sietch/guestinit/proto"
+	"github.com/sietch-dev/sietch/runtime/agent"
+)
+
+// guest returns a client of a running sandbox. It takes no lock: talking to a
+// guest never waits for other commands.
+func (e *Local) guest(ctx context.Context, name string) (*agent.Client, *record, error) {
+	if err := e.readable(); err != nil {
+		return nil, nil, err
+	}
+	r, err := e.find(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	switch state, reason := e.stateOf(r); state {
+	case Running:
+	case Paused:
+		return nil, nil, wrongState("sietch resume "+name, "sandbox %s is paused", name)
+	default:
+		if reason != "" {
+			reason = " (" + reason + ")"
+		}
+		return nil, nil, wrongState("sietch start "+name, "sandbox %s is not running%s", name, reason)
+	}
+	e.unfreeze(ctx, r)
+	c, err := e.dial(r.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, r, nil
+}
+
+// unfreeze lets a guest go on that a killed commit left paused; a living commit
+// holds the lock and is left alone.
+func (e *Local) unfreeze(ctx context.Context, r *record) {
+	if unix.Access(e.pauseMark(r.ID), unix.F_OK) != nil {
+		return
+	}
+	lock, err := tryLock(e.sandbox(r.ID)+"/lock", unix.LOCK_EX)
+	if err != nil {
+		return
+	}
+	defer lock.unlock()
+	if err := e.releasePaused(ctx, r); err != nil {
+		e.log.Warn("resume after a killed commit", "sandbox", r.Name, "err", err)
+	}
+}
+
+// Exec runs a command in a sandbox and returns how it ended.
+func (e *Local) Exec(ctx context.Context, q ExecRequest, stdio ExecIO) (ExitStatus, error) {
+	if len(q.Args) == 0 || q.Args[0] == "" {
+		return ExitStatus{}, usage("sietch exec NAME -- CMD…", "no command given")
+	}
+	for _, kv := range q.Env {
+		if k, _, ok := strings.Cut(kv, "="); !ok || k == "" {
+			return ExitStatus{}, usage("", "environment %q is not KEY=VALUE", kv)
+		}
+	}
+	c, _, err := e.guest(ctx, q.Name)
+	if err != nil {
+		return ExitStatus{}, err
+	}
+	defer c.Close()
+	sio := agent.IO{Stdin: stdio.Stdin, Stdout: stdio.Stdout, Stderr: stdio.Stderr, Signals: stdio.Signals}
+	if stdio.Resize != nil {
+		sizes := make(chan agent.Size)
+		sio.Resize = sizes
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go forwardSizes(ctx, stdio.Resize, sizes)
+	}
+	st, err := c.Exec(ctx, proto.ExecRequest{
+		Args: q.Args, Env: q.Env, WorkingDir: q.WorkingDir, User: q.User,
+		Stdin: q.Stdin, TTY: q.TTY, Rows: q.Rows, Cols: q.Cols,
+		TimeoutMS: q.Timeout.Milliseconds(), Detach: q.Detach,
+	}, sio)
+	if err != nil {
+		return ExitStatus{}, guestError(q.Name, "exec", err)
+	}
+	return ExitStatus{Code: st.Code, Signal: st.Signal, Error: st.Error}, nil
+}
+
+func forwardSizes(ctx context.Context, from <-chan TTYSize, to chan<- agent.Size) {
+	for {
+		select {
+		case s, ok := <-from:
+			if !ok {
+				return
+			}
+			select {
+			case to <- agent.Size{Rows: s.Rows, Cols: s.Cols}:
+			case <-ctx.Done():
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// CopyIn writes a tar stream beneath a directory of the guest.
+func (e *Local) CopyIn(ctx context.Context, q CopyInRequest, tar io.Reader) error {
+	c, _, err := e.guest(ctx, q.Name)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := absolute(q.Path); err != nil {
+		return err
+	}
+	return guestError(q.Name, "copy to "+q.Path, c.Put(ctx, agent.PutRequest{Path: q.Path}, tar))
+}
+
+// CopyOut reads a file or directory of the guest as a tar stream.
+func (e *Local) CopyOut(ctx context.Context, q CopyOutRequest, tar io.Writer) error {
+	c, _, err := e.guest(ctx, q.Name)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := absolute(q.Path); err != nil {
+		return err
+	}
+	return guestError(q.Name, "copy "+q.Path, c.Get(ctx, agent.GetRequest{Path: q.Path, FollowLink: q.FollowLink}, tar))
+}
+
+// StatPath describes a path of the guest; a link at its end is not followed.
+func (e *Local) StatPath(ctx context.Context, name, path string) (PathStat, error) {
+	c, _, err := e.guest(ctx, name)
+	if err != nil {
+		return PathStat{}, err
+	}
+	defer c.Close()
+	if err := absolute(path); err != nil {
+		return PathStat{}, err
+	}
+	st, err := c.Stat(ctx, path)
+	if err != nil {
+		return PathStat{}, guestError(name, "look at "+path, err)
+	}
+	return PathStat{Name: st.Name, SizeBytes: st.Size, Mode: st.Mode, UID: st.UID, GID: st.GID,
+		Modified: st.MTime, LinkTarget: st.LinkTarget, IsDir: st.IsDir()}, nil
+}
+
+func absolute(path string) error {
+	if !strings.HasPrefix(path, "/") || strings.ContainsRune(path, 0) {
+		return usage("give a path that begins with /", "guest path %q is not absolute", path)
+	}
+	return nil
+}
+
+// guestError gives errors of the agent their kind.
+func guestError(name, what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var remote *agent.RemoteError
+	switch {
+	case errors.As(err, &remote):
+		kinds := map[string]error{"not_found": ErrNotFound, "invalid": ErrUsage, "not_ready": ErrState, "exists": ErrBusy}
+		return &Error{Kind: kinds[remote.Code], Message: fmt.Sprintf("%s: %s in %s", what, remote.Message, name)}
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, agent.ErrUnreachable):
+		return &Error{Kind: ErrState, Message: fmt.Sprintf("%s: the guest of %s does not answer", what, name), Err: err, Hint: "look at sietch ps and sietch logs " + name}
+	}
+	return fmt.Errorf("%s in %s: %w", what, name, err)
+}

@@ -1,0 +1,133 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sietch-dev/sietch/branches"
+)
+
+// newHead says what sandboxes that come to be have checked out.
+type newHead struct {
+	commit branches.Hash
+	branch string // attach to this existing branch
+	unborn bool   // a branch named like the sandbox that the first commit makes
+	own    bool   // a new branch at commit, named like the sandbox
+	action string // for the reflog
+}
+
+// giveHeads puts the HEADs of new sandboxes into the store, in one transaction,
+// and into their records.
+func (e *Local) giveHeads(ctx context.Context, s *branches.Store, recs []*record, h newHead) error {
+	heads, err := s.Heads(ctx)
+	if err != nil {
+		return err
+	}
+	used := map[string]bool{}
+	for _, st := range heads {
+		used[st.Head.Branch] = true
+	}
+	var tx branches.Update
+	for _, r := range recs {
+		head := branches.Head{Branch: h.branch}
+		switch {
+		case h.unborn:
+			if head.Branch, err = freeBranch(ctx, s, r.Name, used); err != nil {
+				return err
+			}
+		case h.own:
+			if head.Branch, err = freeBranch(ctx, s, r.Name, used); err != nil {
+				return err
+			}
+			tx.Refs = append(tx.Refs, branches.RefUpdate{Name: branches.BranchRef(head.Branch), New: h.commit})
+		case h.branch == "":
+			head.Commit = h.commit
+		}
+		used[head.Branch] = true
+		hu := branches.HeadUpdate{Sandbox: r.ID, Head: head, Commit: h.commit}
+		if !h.commit.IsZero() {
+			hu.Reflog = []branches.ReflogEntry{{Commit: h.commit, Action: h.action, Message: "as " + r.Name}}
+		}
+		tx.Heads = append(tx.Heads, hu)
+		r.Head = recordHead{Branch: head.Branch, Commit: h.commit}
+	}
+	return s.Update(ctx, tx)
+}
+
+// freeBranch is name, or name-2, name-3 … when that branch exists or some
+// sandbox is about to make it: a branch is checked out in one sandbox at most.
+func freeBranch(ctx context.Context, s *branches.Store, name string, used map[string]bool) (string, error) {
+	for i := 1; ; i++ {
+		try := name
+		if i > 1 {
+			suffix := fmt.Sprintf("-%d", i)
+			try = name[:min(len(name), branches.MaxNameBytes-len(suffix))] + suffix
+		}
+		if used[try] {
+			continue
+		}
+		_, err := s.Ref(ctx, branches.BranchRef(try))
+		if errors.Is(err, branches.ErrNotFound) {
+			return try, nil
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+}
+
+// forgetHead removes what the store knows of a sandbox; its commits stay as
+// long as a branch or tag leads to them.
+func forgetHead(ctx context.Context, s *branches.Store, id string) error {
+	return s.Update(ctx, branches.Update{Heads: []branches.HeadUpdate{{Sandbox: id, Delete: true}}})
+}
+
+// checkedOut finds the sandbox that has a branch checked out, "" when none has.
+func (e *Local) checkedOut(ctx context.Context, s *branches.Store, branch string) (id, name string, err error) {
+	heads, err := s.Heads(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	for id, st := range heads {
+		if st.Head.Branch == branch {
+			r, err := e.load(id)
+			if err != nil {
+				continue // being made, or a leftover that gc removes
+			}
+			return id, r.Name, nil
+		}
+	}
+	return "", "", nil
+}
+
+// sandboxNames resolves sandbox names for the store.
+type sandboxNames struct{ l layout }
+
+func (n sandboxNames) SandboxID(name string) (string, bool) {
+	r, err := n.l.find(name)
+	if err != nil || r.Name != name {
+		return "", false
+	}
+	return r.ID, true
+}
+
+// resolve finds the commit that a REF names.
+func (e *Local) resolve(ctx context.Context, s *branches.Store, ref string) (*branches.Commit, branches.Resolved, error) {
+	res, err := s.Resolve(ctx, ref, sandboxNames{e.layout})
+	if err != nil {
+		return nil, res, refError(ref, err)
+	}
+	c, err := s.Commit(ctx, res.Commit)
+	if err != nil {
+		return nil, res, refError(ref, err)
+	}
+	return c, res, nil
+}
+
+func refError(ref string, err error) error {
+	if errors.Is(err, branches.ErrNotFound) {
+		return &Error{Kind: ErrNotFound, Message: fmt.Sprintf("%q names no commit", ref), Err: err, Hint: "sietch log, sietch branch and sietch tag list what there is"}
+	}
+	return err
+}

@@ -1,0 +1,236 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/sietch-dev/sietch/branches"
+	"github.com/sietch-dev/sietch/builder"
+)
+
+// Build makes an image from a Dockerfile.
+func (e *Local) Build(ctx context.Context, q BuildRequest) (Image, error) {
+	if q.ContextDir == "" {
+		return Image{}, usage("", "no build context given")
+	}
+	secrets := make([]builder.Secret, len(q.Secrets))
+	for i, s := range q.Secrets {
+		secrets[i] = builder.Secret{ID: s.ID, Source: s.Source, Env: s.Env}
+	}
+	return e.makeImage(func(b *builder.Builder) (builder.Image, error) {
+		return b.Build(ctx, builder.BuildRequest{
+			ContextDir: q.ContextDir, Dockerfile: q.Dockerfile, Names: q.Names, Target: q.Target,
+			BuildArgs: q.BuildArgs, Secrets: secrets, BuildContexts: q.BuildContexts, NoCache: q.NoCache,
+			Progress: q.Progress, ProgressOut: q.ProgressOut,
+		})
+	})
+}
+
+// ImportImage makes an image of an archive or directory.
+func (e *Local) ImportImage(ctx context.Context, q ImportRequest) (Image, error) {
+	format := builder.Format(q.Format)
+	if q.Format == "auto" {
+		format = builder.FormatAuto
+	}
+	return e.makeImage(func(b *builder.Builder) (builder.Image, error) {
+		return b.Import(ctx, builder.ImportRequest{Source: q.Source, Reader: q.Reader, Name: q.Name, Format: format})
+	})
+}
+
+// PullImage makes an image of one in a registry.
+func (e *Local) PullImage(ctx context.Context, ref string, progress io.Writer) (Image, error) {
+	return e.makeImage(func(b *builder.Builder) (builder.Image, error) { return b.Pull(ctx, ref, progress) })
+}
+
+// BootstrapImage makes a base image from the host's package mirror.
+func (e *Local) BootstrapImage(ctx context.Context, name string, progress io.Writer) (Image, error) {
+	return e.makeImage(func(b *builder.Builder) (builder.Image, error) { return b.Bootstrap(ctx, name, progress) })
+}
+
+func (e *Local) makeImage(fn func(*builder.Builder) (builder.Image, error)) (Image, error) {
+	if err := e.prepare(); err != nil {
+		return Image{}, err
+	}
+	b, err := e.imageStore()
+	if err != nil {
+		return Image{}, err
+	}
+	i, err := fn(b)
+	if err != nil {
+		return Image{}, imageError(err)
+	}
+	return imageView(i, ""), nil
+}
+
+// ListImages has one entry for each name, and one for each image without.
+func (e *Local) ListImages(ctx context.Context) ([]Image, error) {
+	if err := e.readable(); err != nil {
+		return nil, err
+	}
+	b, err := e.imageStore()
+	if err != nil {
+		return nil, err
+	}
+	all, err := b.Images(ctx)
+	if err != nil {
+		return nil, imageError(err)
+	}
+	list := []Image{}
+	for _, i := range all {
+		if len(i.Names) == 0 {
+			list = append(list, imageView(i, ""))
+		}
+		for _, n := range i.Names {
+			list = append(list, imageView(i, n))
+		}
+	}
+	return list, nil
+}
+
+// InspectImage returns one image by name, id or unique prefix.
+func (e *Local) InspectImage(ctx context.Context, image string) (Image, error) {
+	if err := e.readable(); err != nil {
+		return Image{}, err
+	}
+	b, err := e.imageStore()
+	if err != nil {
+		return Image{}, err
+	}
+	i, err := b.Image(ctx, image)
+	if err != nil {
+		return Image{}, imageError(err)
+	}
+	return imageView(i, imageName(i, image)), nil
+}
+
+// TagImage gives an image one more name.
+func (e *Local) TagImage(ctx context.Context, image, name string) (Image, error) {
+	if err := e.prepare(); err != nil {
+		return Image{}, err
+	}
+	b, err := e.imageStore()
+	if err != nil {
+		return Image{}, err
+	}
+	if err := b.Tag(ctx, image, name); err != nil {
+		return Image{}, imageError(err)
+	}
+	i, err := b.Image(ctx, name)
+	if err != nil {
+		return Image{}, imageError(err)
+	}
+	return imageView(i, imageName(i, name)), nil
+}
+
+// RemoveImage removes a name, and the image with its last one, unless a sandbox
+// or a commit needs it.
+func (e *Local) RemoveImage(ctx context.Context, image string) error {
+	if err := e.prepare(); err != nil {
+		return err
+	}
+	b, err := e.imageStore()
+	if err != nil {
+		return err
+	}
+	return imageError(b.Remove(ctx, image, func(id string) error { return e.imageInUse(ctx, id) }))
+}
+
+func (e *Local) imageInUse(ctx context.Context, id string) error {
+	records, err := e.records()
+	if err != nil {
+		return err
+	}
+	for _, r := range records {
+		if r.Machine.Image.ID == id {
+			return busy("remove the sandbox first: sietch rm "+r.Name, "image is used by sandbox %s", r.Name)
+		}
+	}
+	if !exists(e.store()) {
+		return nil
+	}
+	return e.withStore(ctx, func(s *branches.Store) error {
+		_, from, err := e.pointers(ctx, s)
+		if err != nil {
+			return err
+		}
+		commits, err := s.Log(ctx, from, 0)
+		if err != nil {
+			return err
+		}
+		for _, c := range commits {
+			if c.Image.ID == id {
+				return busy("remove the branches and tags that lead to it, then: sietch gc", "image is needed by commit %s", c.ID.Short())
+			}
+		}
+		return nil
+	})
+}
+
+// ExportImage writes an image as an archive that other tools load.
+func (e *Local) ExportImage(ctx context.Context, image, format string, w io.Writer) error {
+	if err := e.prepare(); err != nil {
+		return err
+	}
+	b, err := e.imageStore()
+	if err != nil {
+		return err
+	}
+	return imageError(b.Export(ctx, image, w, builder.Format(orDefault(format, string(builder.FormatOCI)))))
+}
+
+// imageError gives errors of the builder their kind; they bring their own hints.
+func imageError(err error) error {
+	var known *Error
+	var kind error
+	switch {
+	case err == nil, errors.As(err, &known):
+		return err
+	case errors.Is(err, builder.ErrImageNotFound):
+		kind = ErrNotFound
+	case errors.Is(err, builder.ErrInvalidName), errors.Is(err, builder.ErrInvalidRequest), errors.Is(err, builder.ErrAmbiguous):
+		kind = ErrUsage
+	case errors.Is(err, builder.ErrMissingTool), errors.Is(err, builder.ErrNotRoot):
+		kind = ErrHost
+	default:
+		return hostError(err)
+	}
+	return fmt.Errorf("%w%w", &quiet{kind}, err)
+}
+
+// quiet adds a kind to an error without adding to its text.
+type quiet struct{ kind error }
+
+func (q *quiet) Error() string { return "" }
+func (q *quiet) Unwrap() error { return q.kind }
+
+func imageView(i builder.Image, name string) Image {
+	if name == "" && len(i.Names) > 0 {
+		name = i.Names[0]
+	}
+	v := Image{ID: i.ID, Created: i.Created, SizeBytes: i.SizeBytes, RootfsDigest: i.RootfsDigest}
+	// The last colon divides name and tag, unless it is a registry's port.
+	v.Name = name
+	if at := strings.LastIndexByte(name, ':'); at > strings.LastIndexByte(name, '/') {
+		v.Name, v.Tag = name[:at], name[at+1:]
+	}
+	c := i.Config
+	v.Config = ImageConfig{
+		Env: list(c.Env), Entrypoint: list(c.Entrypoint), Cmd: list(c.Cmd), User: c.User, WorkingDir: c.WorkingDir,
+		StopSignal: c.StopSignal, ExposedPorts: list(c.ExposedPorts), Labels: c.Labels,
+	}
+	if v.Config.Labels == nil {
+		v.Config.Labels = map[string]string{}
+	}
+	return v
+}
+
+// list is never nil, so that JSON shows an empty one.
+func list(s []string) []string {
+	if s == nil {
+		return []string{}
+	}
+	return s
+}

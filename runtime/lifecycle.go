@@ -1,0 +1,221 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/sietch-dev/sietch/branches"
+	"github.com/sietch-dev/sietch/runtime/vmm"
+)
+
+// DefaultStopTimeout is what a guest gets to power off.
+const DefaultStopTimeout = 10 * time.Second
+
+// Pause stops the CPUs of a sandbox; its memory stays.
+func (e *Local) Pause(ctx context.Context, name string) error {
+	return e.change(ctx, name, func(r *record) error {
+		return e.onMachine(ctx, r, func(m vmm.Machine) error {
+			r.Want = wantPaused
+			return m.Pause(ctx)
+		})
+	})
+}
+
+// Resume lets a paused sandbox run on.
+func (e *Local) Resume(ctx context.Context, name string) error {
+	return e.change(ctx, name, func(r *record) error {
+		return e.onMachine(ctx, r, func(m vmm.Machine) error {
+			r.Want = wantRunning
+			return m.Resume(ctx)
+		})
+	})
+}
+
+// Stop powers a sandbox off: politely, then not. Its disk stays.
+func (e *Local) Stop(ctx context.Context, q StopRequest) error {
+	return e.change(ctx, q.Name, func(r *record) error {
+		if r.Handle == nil {
+			return nil
+		}
+		if err := e.powerOff(ctx, r, orDefault(q.Timeout, DefaultStopTimeout)); err != nil {
+			return err
+		}
+		return e.tearDown(ctx, r)
+	})
+}
+
+// Start boots a stopped sandbox on its disk; a paused one goes on.
+func (e *Local) Start(ctx context.Context, name string) (Sandbox, error) {
+	var out Sandbox
+	began := time.Now()
+	err := e.change(ctx, name, func(r *record) error {
+		m, err := e.attach(ctx, r)
+		switch {
+		case err == nil:
+			defer m.Close()
+			r.Want = wantRunning
+			err = m.Resume(ctx)
+		case errors.Is(err, ErrState):
+			if err = e.tearDown(ctx, r); err == nil {
+				err = e.start(ctx, r, source{})
+			}
+		}
+		if err != nil {
+			return err
+		}
+		out = e.view(ctx, r)
+		return nil
+	})
+	out.Timing = &BootTiming{ReadyMS: milliseconds(time.Since(began))}
+	return out, err
+}
+
+// Remove ends a sandbox and forgets it. Commits made from it stay as long as a
+// branch or tag leads to them.
+func (e *Local) Remove(ctx context.Context, name string, force bool) error {
+	if err := e.prepare(); err != nil {
+		return err
+	}
+	r, lock, err := e.lockSandbox(ctx, name)
+	if err != nil {
+		if !force || !errors.Is(err, ErrCorrupt) {
+			return err
+		}
+		return e.removeDamaged(ctx, name)
+	}
+	defer lock.unlock()
+	if alive(r) && !force {
+		return busy("stop it first, or use rm -f", "sandbox %s is running", name)
+	}
+	return e.destroy(ctx, r)
+}
+
+// destroy removes a locked sandbox. It can be cut off anywhere and done again.
+func (e *Local) destroy(ctx context.Context, r *record) error {
+	r.Phase = removing
+	if err := e.save(r); err != nil {
+		return hostError(err)
+	}
+	if err := e.tearDown(ctx, r); err != nil {
+		return err
+	}
+	if err := e.withStore(ctx, func(s *branches.Store) error { return forgetHead(ctx, s, r.ID) }); err != nil {
+		return err
+	}
+	// The record goes first: a directory without one is a leftover.
+	return errors.Join(os.Remove(e.recordPath(r.ID)), os.RemoveAll(e.sandbox(r.ID)))
+}
+
+// removeDamaged is rm -f of a sandbox whose record cannot be read.
+func (e *Local) removeDamaged(ctx context.Context, id string) error {
+	return e.destroy(ctx, &record{ID: id, Name: id})
+}
+
+// change runs fn on the locked record of a sandbox and saves it.
+func (e *Local) change(ctx context.Context, name string, fn func(*record) error) error {
+	if err := e.prepare(); err != nil {
+		return err
+	}
+	r, lock, err := e.lockSandbox(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer lock.unlock()
+	if err := fn(r); err != nil {
+		return err
+	}
+	return hostError(e.save(r))
+}
+
+func (e *Local) onMachine(ctx context.Context, r *record, fn func(vmm.Machine) error) error {
+	m, err := e.attach(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return fn(m)
+}
+
+// powerOff asks the guest and waits; a guest that does not listen is left to
+// endMachine.
+func (e *Local) powerOff(ctx context.Context, r *record, limit time.Duration) error {
+	m, err := e.attach(ctx, r)
+	if errors.Is(err, ErrState) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := m.Resume(ctx); err != nil {
+		return nil
+	}
+	c, err := e.dial(r.ID)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.Shutdown(ctx); err != nil {
+		e.log.Warn("guest was not asked to power off", "sandbox", r.Name, "err", err)
+		return nil
+	}
+	select {
+	case <-m.Done():
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// endMachine ends the VMM process, if there is one, and forgets it.
+func (e *Local) endMachine(ctx context.Context, r *record) error {
+	if r.Handle != nil {
+		m, err := e.vmm().Attach(ctx, *r.Handle)
+		switch {
+		case err == nil:
+			err = m.Kill()
+			m.Close()
+			if err != nil {
+				return fmt.Errorf("end virtual machine of %s: %w", r.Name, err)
+			}
+		case !errors.Is(err, vmm.ErrGone):
+			// A VMM that answers nobody is ended all the same.
+			if err := killProcess(*r.Handle); err != nil {
+				return fmt.Errorf("end virtual machine of %s: %w", r.Name, err)
+			}
+		}
+	}
+	if r.RunDir != "" {
+		if err := killByRunDir(r.RunDir); err != nil {
+			return err
+		}
+		if err := os.RemoveAll(r.RunDir); err != nil {
+			return err
+		}
+	}
+	os.Remove(e.pauseMark(r.ID))
+	os.Remove(e.trackingPath(r.ID))
+	r.Handle, r.VMM, r.RunDir = nil, nil, ""
+	r.Memory.Base = branches.Hash{}
+	return nil
+}
+
+// tearDown ends machine and network; disk and record stay.
+func (e *Local) tearDown(ctx context.Context, r *record) error {
+	if err := e.endMachine(ctx, r); err != nil {
+		return err
+	}
+	p, err := e.plumber()
+	if err != nil {
+		return err
+	}
+	if err := p.Down(ctx, r.ID); err != nil {
+		return fmt.Errorf("remove network of %s: %w", r.Name, err)
+	}
+	r.Want = wantStopped
+	return nil
+}

@@ -1,0 +1,187 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/sietch-dev/sietch/branches"
+)
+
+// lookTimeout bounds what a look at a guest may take: ps must not hang because
+// one guest does.
+const lookTimeout = 500 * time.Millisecond
+
+// List returns the sandboxes, oldest first; without all, those that run.
+func (e *Local) List(ctx context.Context, all bool) ([]Sandbox, error) {
+	if err := e.readable(); err != nil {
+		return nil, err
+	}
+	records, err := e.records()
+	if err != nil {
+		return nil, err
+	}
+	list := make([]Sandbox, len(records))
+	var wg sync.WaitGroup
+	for i, r := range records {
+		wg.Go(func() { list[i] = e.view(ctx, r) })
+	}
+	wg.Wait()
+	kept := list[:0]
+	for i, s := range list {
+		switch {
+		case records[i].Phase == removing:
+		case all, s.State == Running, s.State == Paused:
+			kept = append(kept, s)
+		}
+	}
+	return kept, nil
+}
+
+// Inspect returns one sandbox, whatever its state.
+func (e *Local) Inspect(ctx context.Context, name string) (Sandbox, error) {
+	if err := e.readable(); err != nil {
+		return Sandbox{}, err
+	}
+	r, err := e.find(name)
+	if err != nil {
+		return Sandbox{}, err
+	}
+	return e.view(ctx, r), nil
+}
+
+// view is a record as the outside sees it, with a look at process and guest.
+func (e *Local) view(ctx context.Context, r *record) Sandbox {
+	s := Sandbox{
+		Name: r.Name, ID: r.ID,
+		Image:       r.Machine.Image.Name,
+		Head:        Head{Branch: r.Head.Branch},
+		Network:     r.Network.Mode,
+		Ports:       r.Network.Ports,
+		CPUs:        r.Machine.CPUs,
+		MemoryBytes: r.Machine.MemoryBytes,
+		DiskBytes:   r.Machine.DiskBytes,
+		Labels:      maps.Clone(r.Labels),
+		Created:     r.Created,
+		Dir:         e.sandbox(r.ID),
+		Reason:      r.Fault,
+	}
+	if s.Ports == nil {
+		s.Ports = []Port{}
+	}
+	if s.Labels == nil {
+		s.Labels = map[string]string{}
+	}
+	if !r.Head.Commit.IsZero() {
+		s.Head.Commit = r.Head.Commit.String()
+	}
+	if r.Network.Addr.IsValid() && r.Network.Mode != NetworkNone {
+		s.IP = r.Network.Addr.String()
+	}
+	if r.VMM != nil {
+		s.VMM, s.Accel = r.VMM.Driver, string(r.VMM.Accel)
+	}
+	s.State, s.Reason = e.stateOf(r)
+	if s.State == Running || s.State == Paused {
+		s.PID = r.Handle.PID
+	}
+	if s.State == Running {
+		s.Main = e.mainOf(ctx, r)
+	}
+	return s
+}
+
+// stateOf says what a sandbox is doing, by its process rather than by what was
+// last asked for.
+func (e *Local) stateOf(r *record) (State, string) {
+	switch {
+	case alive(r) && r.Want == wantPaused:
+		return Paused, ""
+	case alive(r):
+		return Running, ""
+	case r.Fault != "":
+		return Failed, r.Fault
+	case r.Want == wantStopped:
+		return Stopped, ""
+	case r.Phase == creating:
+		return Stopped, "it is being created"
+	case r.Handle != nil && r.Handle.BootID != bootID():
+		return Stopped, "the host was restarted"
+	case e.poweredOff(r.ID):
+		return Stopped, "the guest powered itself off"
+	}
+	return Failed, "its virtual machine ended without being asked"
+}
+
+// powerOffLine is what the guest init says last (guestinit/boot).
+const powerOffLine = "sietch: power off"
+
+func (e *Local) poweredOff(id string) bool {
+	tail, err := tailOf(filepath.Join(e.sandbox(id), "console.log"), 4<<10)
+	if err != nil {
+		return false
+	}
+	last := bytes.LastIndex(tail, []byte(powerOffLine))
+	return last >= 0 && len(tail)-last < 512
+}
+
+// mainOf asks the guest for its main process; a guest that does not say is
+// shown as having none running.
+func (e *Local) mainOf(ctx context.Context, r *record) Main {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	c, err := e.dial(r.ID)
+	if err != nil {
+		return Main{}
+	}
+	defer c.Close()
+	st, err := c.Status(ctx)
+	if err != nil {
+		return Main{}
+	}
+	return Main{Running: st.Main.Running, ExitCode: st.Main.ExitCode}
+}
+
+// commitView is a stored commit as the outside sees it.
+func commitView(c *branches.Commit) Commit {
+	v := Commit{
+		ID:      c.ID.String(),
+		Parents: []string{},
+		Branch:  c.Branch,
+		Sandbox: c.Sandbox,
+		Image:   c.Image.Name,
+		Message: c.Message,
+		Author:  c.Author,
+		Created: c.Created,
+		Labels:  maps.Clone(c.Labels),
+		Kind:    string(c.Kind),
+		Refs:    []string{},
+		Disk: CommitDisk{
+			SizeBytes:    c.Disk.SizeBytes,
+			ChangedBytes: c.Stats.DiskChangedBytes,
+			StoredBytes:  c.Stats.DiskStoredBytes,
+		},
+	}
+	if v.Labels == nil {
+		v.Labels = map[string]string{}
+	}
+	for _, p := range c.Parents {
+		v.Parents = append(v.Parents, p.String())
+	}
+	if c.Memory != nil {
+		v.Memory = CommitMemory{
+			SizeBytes:     c.Memory.SizeBytes,
+			ResidentBytes: c.Stats.MemoryResidentBytes,
+			ChangedBytes:  c.Stats.MemoryChangedBytes,
+			StoredBytes:   c.Stats.MemoryStoredBytes,
+		}
+	}
+	return v
+}
+
+func isEOF(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }

@@ -1,0 +1,194 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sietch-dev/sietch/runtime/vmm"
+)
+
+// mend puts right what a command that was killed left of one locked sandbox.
+func (e *Local) mend(ctx context.Context, r *record) error {
+	if r.Phase != settled {
+		if err := e.destroy(ctx, r); err != nil {
+			return fmt.Errorf("remove half-made sandbox %s: %w", r.Name, err)
+		}
+		return notFound("", "sandbox %s was half-made by a command that was killed; it has been removed", r.Name)
+	}
+	if r.RunDir != "" && (r.Handle == nil || r.Handle.RunDir != r.RunDir) {
+		// Killed between launching a VMM and writing down which.
+		if err := e.tearDown(ctx, r); err != nil {
+			return err
+		}
+		r.Fault = "a command that was starting it was killed"
+		return e.save(r)
+	}
+	return e.releasePaused(ctx, r)
+}
+
+// releasePaused lets a guest go on that a killed commit left paused.
+func (e *Local) releasePaused(ctx context.Context, r *record) error {
+	mark := e.pauseMark(r.ID)
+	if _, err := os.Stat(mark); err != nil {
+		return nil
+	}
+	if r.Want == wantRunning && r.Handle != nil {
+		m, err := e.vmm().Attach(ctx, *r.Handle)
+		if err == nil {
+			err = m.Resume(ctx)
+			m.Close()
+		}
+		if err != nil && !errors.Is(err, vmm.ErrGone) {
+			return fmt.Errorf("resume %s: %w", r.Name, err)
+		}
+	}
+	return os.Remove(mark)
+}
+
+// reap removes sandboxes that a killed command left half-made or half-removed.
+// The caller holds lockSandboxes. It does what it can: what it cannot is tried
+// again by the next command.
+func (e *Local) reap(ctx context.Context) (n int) {
+	entries, err := os.ReadDir(e.sandboxes())
+	if err != nil {
+		return 0
+	}
+	for _, de := range entries {
+		if !de.IsDir() {
+			continue
+		}
+		id := de.Name()
+		r, err := e.load(id)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			continue // damaged: for its owner to look at
+		}
+		if err == nil && r.Phase == settled {
+			continue
+		}
+		lock, lerr := tryLock(filepath.Join(e.sandbox(id), "lock"), unix.LOCK_EX)
+		if lerr != nil {
+			continue // its command is alive
+		}
+		if err != nil {
+			err = os.RemoveAll(e.sandbox(id)) // no record: nothing else was made yet, or is any more
+		} else if r, err = e.load(id); err == nil && r.Phase != settled {
+			err = e.destroy(ctx, r)
+		}
+		lock.unlock()
+		if err != nil {
+			e.log.Warn("remove half-made sandbox", "id", id, "err", err)
+			continue
+		}
+		n++
+	}
+	return n + e.sweepScratch()
+}
+
+// alive says whether the VMM process of a record runs, without talking to it.
+func alive(r *record) bool {
+	return r.Handle != nil && r.Handle.BootID == bootID() && startTime(r.Handle.PID) == r.Handle.StartTime
+}
+
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// startTime is field 22 of /proc/PID/stat, 0 when there is no such process or
+// it is a zombie.
+func startTime(pid int) uint64 {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0
+	}
+	i := strings.LastIndex(string(b), ") ") // the name in parentheses may hold anything
+	if i < 0 {
+		return 0
+	}
+	fields := strings.Fields(string(b)[i+2:])
+	if len(fields) < 20 || fields[0] == "Z" {
+		return 0
+	}
+	n, err := strconv.ParseUint(fields[19], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// killProcess ends the process of a handle, if it is still that process.
+func killProcess(h vmm.Handle) error {
+	if h.BootID != bootID() {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(h.PID, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	if startTime(h.PID) != h.StartTime {
+		return nil
+	}
+	return killAndWait(fd)
+}
+
+func killAndWait(pidfd int) error {
+	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, int(time.Until(deadline).Milliseconds()))
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return err
+		case n == 0:
+			return errors.New("process does not end")
+		}
+		return nil
+	}
+}
+
+// killByRunDir ends every process that was given this run directory on its
+// command line: a VMM whose launcher was killed before it could write a handle.
+// Run directories have random names, so no other process has it.
+func killByRunDir(dir string) error {
+	procs, err := os.ReadDir("/proc")
+	if err != nil {
+		return err
+	}
+	for _, p := range procs {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue
+		}
+		cmdline, err := os.ReadFile("/proc/" + p.Name() + "/cmdline")
+		if err == nil && bytes.Contains(cmdline, []byte(dir+"/")) {
+			err = killAndWait(fd)
+		}
+		unix.Close(fd)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("end left-over process %d: %w", pid, err)
+		}
+	}
+	return nil
+}
