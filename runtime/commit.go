@@ -108,9 +108,11 @@ func (e *Local) record(ctx context.Context, r *record, q CommitRequest, move hea
 		if err := os.Chmod(s.memory(), 0o400); err != nil {
 			return c, s.pause, err
 		}
-		if err := installDump(s.tmp.dir, e.dump(c.ID)); err != nil {
-			return c, s.pause, err
-		}
+	}
+	if err := installDump(s.tmp.dir, e.dump(c.ID)); err != nil {
+		return c, s.pause, err
+	}
+	if c.Kind == branches.KindFull {
 		s.tracking.Since = c.ID
 		if err := e.saveTracking(r.ID, s.tracking); err != nil {
 			return c, s.pause, err

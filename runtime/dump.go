@@ -38,7 +38,8 @@ func (d dump) touch() {
 	os.Chtimes(d.dir, now, now)
 }
 
-// lockDumps keeps dumps from being evicted while one is about to be used.
+// lockDumps keeps dumps from being evicted, and commits from being collected,
+// while somebody is between finding a commit and giving it to a sandbox.
 func (e *Local) lockDumps(ctx context.Context) (*fileLock, error) {
 	return waitLock(ctx, filepath.Join(e.cache(), "lock"), unix.LOCK_SH, e.opts.LockWait)
 }

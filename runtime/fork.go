@@ -38,6 +38,11 @@ func (e *Local) Fork(ctx context.Context, q ForkRequest, each func(Fork)) ([]For
 	if err := e.prepare(); err != nil {
 		return nil, err
 	}
+	dumps, err := e.lockDumps(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer dumps.unlock()
 	ref, prefix, err := e.forkSource(ctx, q)
 	if err != nil {
 		return nil, err
@@ -86,14 +91,8 @@ type spawnRequest struct {
 }
 
 // spawn makes n sandboxes from one commit, side by side. Those that came up
-// stay when others fail.
+// stay when others fail. The caller holds lockDumps.
 func (e *Local) spawn(ctx context.Context, q spawnRequest, each func(Fork)) ([]Fork, error) {
-	dumps, err := e.lockDumps(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer dumps.unlock()
-
 	var from source
 	var layer string
 	var claims []claim
@@ -176,7 +175,7 @@ func (e *Local) raise(ctx context.Context, claims []claim, from source, layer st
 	var mu sync.Mutex
 	var forks []Fork
 	var errs []error
-	var lost []string
+	var lost []*record
 	var g errgroup.Group
 	g.SetLimit(max(4, 2*runtime.NumCPU()))
 	for _, c := range claims {
@@ -197,7 +196,7 @@ func (e *Local) raise(ctx context.Context, claims []claim, from source, layer st
 			defer mu.Unlock()
 			if err != nil {
 				errs = append(errs, fmt.Errorf("fork %s: %w", r.Name, err))
-				lost = append(lost, r.ID)
+				lost = append(lost, r)
 				return nil
 			}
 			f := Fork{Name: r.Name, Commit: r.Head.Commit.String(), IP: r.Network.Addr.String(), ReadyMS: milliseconds(time.Since(q.began))}
@@ -211,11 +210,14 @@ func (e *Local) raise(ctx context.Context, claims []claim, from source, layer st
 	g.Wait()
 	if len(lost) > 0 {
 		errs = append(errs, e.withStore(context.WithoutCancel(ctx), func(s *branches.Store) error {
-			var errs []error
-			for _, id := range lost {
-				errs = append(errs, forgetHead(ctx, s, id))
+			var tx branches.Update
+			for _, r := range lost {
+				tx.Heads = append(tx.Heads, branches.HeadUpdate{Sandbox: r.ID, Delete: true})
+				if q.head.own {
+					tx.Refs = append(tx.Refs, branches.RefUpdate{Name: branches.BranchRef(r.Head.Branch), Old: q.head.commit})
+				}
 			}
-			return errors.Join(errs...)
+			return s.Update(context.WithoutCancel(ctx), tx)
 		}))
 	}
 	return forks, errors.Join(errs...)
@@ -248,6 +250,11 @@ func (e *Local) runCommit(ctx context.Context, q RunRequest, began time.Time) (S
 			m.Guest.Args, m.Guest.Init = q.Args, isInit(q.Args)
 		}
 	}
+	dumps, err := e.lockDumps(ctx)
+	if err != nil {
+		return Sandbox{}, err
+	}
+	defer dumps.unlock()
 	forks, err := e.spawn(ctx, s, nil)
 	if err != nil {
 		return Sandbox{}, err

@@ -62,12 +62,24 @@ type Local struct {
 
 	mu      sync.Mutex
 	builder *builder.Builder
-	net     *netplumb.Plumber
+	net     networks
 	driver  vmm.Driver
 	remarks map[string]bool
 }
 
 var _ Engine = (*Local)(nil)
+
+// networks is what the engine asks of netplumb; tests have another.
+type networks interface {
+	FreeAddr(taken []netip.Addr) (netip.Addr, error)
+	Up(ctx context.Context, n netplumb.Network) error
+	Down(ctx context.Context, id string) error
+	Sweep(ctx context.Context, keep []netplumb.Network) (removed []string, err error)
+	NamespacePath(id string) string
+	Dial(ctx context.Context, id, network, address string) (net.Conn, error)
+	Notes(ctx context.Context) ([]netplumb.Note, error)
+	Close() error
+}
 
 // Open returns the engine on a data directory of this host. It is cheap and
 // takes no lock: verbs that need the store open it for as long as they need it.
@@ -180,7 +192,7 @@ func (e *Local) imageStore() (*builder.Builder, error) {
 
 const tapName = "tap0"
 
-func (e *Local) plumber() (*netplumb.Plumber, error) {
+func (e *Local) plumber() (networks, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.net == nil {

@@ -34,7 +34,15 @@ func (e *Local) GC(ctx context.Context, dryRun bool) (GCReport, error) {
 		}
 		out.LeftoverDirs = n
 	}
-	err := e.withStore(ctx, func(s *branches.Store) error {
+	lock, err := waitLock(ctx, filepath.Join(e.cache(), "lock"), unix.LOCK_EX, e.opts.LockWait)
+	if errors.Is(err, errLocked) {
+		return out, busy("try again when they are through", "commits are being forked or checked out")
+	}
+	if err != nil {
+		return out, err
+	}
+	defer lock.unlock()
+	err = e.withStore(ctx, func(s *branches.Store) error {
 		roots, err := e.extraRoots()
 		if err != nil {
 			return err
@@ -145,16 +153,9 @@ func (e *Local) forgetLostHeads(ctx context.Context, s *branches.Store, dryRun b
 	return nil
 }
 
-// dropDumps removes the hot dumps of commits that are gone.
+// dropDumps removes the hot dumps of commits that are gone. The caller holds the
+// cache lock alone.
 func (e *Local) dropDumps(ctx context.Context, s *branches.Store, gone map[string]bool, dryRun bool) (int64, error) {
-	lock, err := tryLock(filepath.Join(e.cache(), "lock"), unix.LOCK_EX)
-	if errors.Is(err, errLocked) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	defer lock.unlock()
 	entries, err := os.ReadDir(e.dumps())
 	if err != nil {
 		return 0, err
