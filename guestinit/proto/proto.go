@@ -102,6 +102,13 @@ type ExecRequest struct {
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
 	// Detach leaves the process running when the client goes.
 	Detach bool `json:"detach,omitempty"`
+	// RawArgs and RawEnv replace Args and Env where those are not UTF-8, which
+	// JSON cannot carry.
+	RawArgs [][]byte `json:"raw_args,omitempty"`
+	RawEnv  [][]byte `json:"raw_env,omitempty"`
+	// Identity, when set, is applied before the process is started: what
+	// POST /v1/identity does, without a round trip of its own.
+	Identity *Identity `json:"identity,omitempty"`
 }
 
 // ExitStatus ends an exec stream.
@@ -117,6 +124,17 @@ type ExitStatus struct {
 
 // ErrorBody is the body of every answer that is not 2xx or 101.
 type ErrorBody struct {
-	Code    string `json:"code"` // not_found, invalid, internal, not_ready
+	Code    string `json:"code"` // one of the Code constants
 	Message string `json:"message"`
 }
+
+// Codes of an [ErrorBody].
+const (
+	CodeNotFound = "not_found" // a path, a user or a route
+	CodeInvalid  = "invalid"   // the request can never succeed as it is
+	CodeNotReady = "not_ready" // the machine is on its way
+	CodeExists   = "exists"    // something else is where the result would go
+	CodeNoSpace  = "no_space"  // the sandbox's disk is full
+	CodeVersion  = "version"   // the host speaks another version
+	CodeInternal = "internal"
+)
