@@ -13,11 +13,14 @@
 //	  images/ buildkit/   builder: root file systems, build cache
 //	  kernel/             builder/guestboot: kernel and initramfs
 //	  store/              branches: commits, refs, chunks
-//	  cache/commits/ID/   hot dump of a commit: memory, layer.ext4, devices/
+//	  cache/commits-B/ID/ hot dump of a commit: memory, layer.ext4, devices/ (B: boot id)
 //	  cache/zero-N        sparse file that fresh guest RAM of N bytes maps
 //	  sandboxes/ID/       sandbox.json, layer.ext4, console.log, main.log
-//	  run/ID-N/           sockets of one launch of a VMM
 //	  tmp/                half-made things; what no live process owns is swept
+//
+// and, since a unix socket's path must be short and die with the host,
+//
+//	/run/sietch/INSTANCE/ID-N/   sockets of one launch of a VMM
 //
 // # Invariants
 //

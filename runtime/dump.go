@@ -188,6 +188,9 @@ func (e *Local) evictDumps(limit int64) (freed int64, err error) {
 			mapped[t.Since.String()] = true
 		}
 	}
+	if err := e.dropOldDumps(); err != nil {
+		return 0, err
+	}
 	type entry struct {
 		d     dump
 		bytes int64
@@ -223,6 +226,22 @@ func (e *Local) evictDumps(limit int64) (freed int64, err error) {
 		freed += it.bytes
 	}
 	return freed, nil
+}
+
+// dropOldDumps removes those of earlier boots of the host.
+func (e *Local) dropOldDumps() error {
+	old, err := filepath.Glob(filepath.Join(e.cache(), dumpsPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range old {
+		if dir != e.dumps() {
+			if err := os.RemoveAll(dir); err != nil {
+				return fmt.Errorf("remove dumps of an earlier boot: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 // cacheLimit is what hot dumps may take: as set, or half of what the file

@@ -27,7 +27,11 @@ func (l layout) build() string     { return filepath.Join(l.data, "buildkit") }
 
 func (l layout) sandbox(id string) string { return filepath.Join(l.sandboxes(), id) }
 
-func (l layout) dumps() string { return filepath.Join(l.cache(), "commits") }
+// dumps are of one boot of the host: they are written without fsync, so after a
+// power loss their content is not to be trusted, and the store's is.
+func (l layout) dumps() string { return filepath.Join(l.cache(), dumpsPrefix+bootID()) }
+
+const dumpsPrefix = "commits-"
 
 func (l layout) dump(id branches.Hash) dump {
 	return dump{dir: filepath.Join(l.dumps(), id.String())}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -98,13 +99,14 @@ func alive(r *record) bool {
 	return r.Handle != nil && r.Handle.BootID == bootID() && startTime(r.Handle.PID) == r.Handle.StartTime
 }
 
-func bootID() string {
+// bootID changes with every start of the host.
+var bootID = sync.OnceValue(func() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
-}
+})
 
 // startTime is field 22 of /proc/PID/stat, 0 when there is no such process or
 // it is a zombie.

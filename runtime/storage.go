@@ -156,6 +156,11 @@ func (e *Local) forgetLostHeads(ctx context.Context, s *branches.Store, dryRun b
 // dropDumps removes the hot dumps of commits that are gone. The caller holds the
 // cache lock alone.
 func (e *Local) dropDumps(ctx context.Context, s *branches.Store, gone map[string]bool, dryRun bool) (int64, error) {
+	if !dryRun {
+		if err := e.dropOldDumps(); err != nil {
+			return 0, err
+		}
+	}
 	entries, err := os.ReadDir(e.dumps())
 	if err != nil {
 		return 0, err
