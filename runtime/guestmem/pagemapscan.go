@@ -83,7 +83,26 @@ var anonymousPages = pmScanArg{
 	returnMask:       pageIsSwapped,
 }
 
-// scanAnonymous is the fast form of readPagemap.
+// protectAll selects, and protects, every page that the page tables know. What
+// belongs to the file is protected along with the rest so that protectWritten
+// need not look at it.
+var protectAll = pmScanArg{
+	flags:         pmScanWPMatching | pmScanCheckWPAsync,
+	categoryAnyOf: pageIsPresent | pageIsSwapped,
+	returnMask:    pageIsWritten | pageIsSwapped | pageIsFile,
+}
+
+// protectWritten selects, and protects, what is not protected. It does not ask
+// what belongs to the file: for that the kernel has to look up every page
+// (50 ns each where this was measured, against 6 ns for the rest).
+var protectWritten = pmScanArg{
+	flags:         pmScanWPMatching | pmScanCheckWPAsync,
+	categoryMask:  pageIsWritten,
+	categoryAnyOf: pageIsPresent | pageIsSwapped,
+	returnMask:    pageIsWritten,
+}
+
+// scanAnonymous is the fast form of readAnonymous.
 func (m *Memory) scanAnonymous(ctx context.Context) (*PageSet, error) {
 	v, err := m.scanRegions(ctx, anonymousPages)
 	if err != nil {
@@ -100,10 +119,7 @@ func (m *Memory) scanAnonymous(ctx context.Context) (*PageSet, error) {
 // scanProtect finds the anonymous pages and those of them that were written
 // since they were last protected, and protects these, atomically for each page.
 func (m *Memory) scanProtect(ctx context.Context) (anonymous, written *PageSet, err error) {
-	arg := anonymousPages
-	arg.flags = pmScanWPMatching | pmScanCheckWPAsync
-	arg.returnMask |= pageIsWritten
-	v, err := m.scanRegions(ctx, arg)
+	v, err := m.scanRegions(ctx, protectAll)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -117,6 +133,28 @@ func (m *Memory) scanProtect(ctx context.Context) (anonymous, written *PageSet, 
 	return v.anonymous, v.written, nil
 }
 
+// scanProtectWritten is scanProtect without a look at the other anonymous pages.
+func (m *Memory) scanProtectWritten(ctx context.Context) (*PageSet, error) {
+	v, err := m.scanRegions(ctx, protectWritten)
+	if err != nil {
+		return nil, err
+	}
+	// What was read from the file for the first time counts as written so far.
+	written := new(PageSet)
+	for first, count := range v.written.Runs() {
+		err := m.readPagemap(ctx, first, count, func(page int64, e uint64) {
+			// Discarded since a moment ago is a change too.
+			if e&pmFile == 0 {
+				written.Add(page)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return written, nil
+}
+
 // categorized is the result of one walk.
 type categorized struct{ anonymous, written, swapped *PageSet }
 
@@ -125,6 +163,9 @@ func (m *Memory) scanRegions(ctx context.Context, arg pmScanArg) (categorized, e
 	buf := make([]pageRegion, pageRegionsAtOnce)
 	for _, r := range m.regions {
 		err := m.walkPages(ctx, r, arg, buf, func(first, count int64, categories uint64) {
+			if categories&pageIsFile != 0 {
+				return
+			}
 			v.anonymous.AddRange(first, count)
 			if categories&pageIsWritten != 0 {
 				v.written.AddRange(first, count)

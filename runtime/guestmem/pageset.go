@@ -143,6 +143,16 @@ func (s *PageSet) next(from int64, absent bool) int64 {
 	return -1
 }
 
+// last is the highest page, or -1.
+func (s *PageSet) last() int64 {
+	for w := len(s.words) - 1; w >= 0; w-- {
+		if s.words[w] != 0 {
+			return int64(w)<<6 + 63 - int64(bits.LeadingZeros64(s.words[w]))
+		}
+	}
+	return -1
+}
+
 // The stored form is a version byte and, for each run, two unsigned varints:
 // pages skipped since the end of the run before, and pages in the run less one.
 const pageSetVersion = 1

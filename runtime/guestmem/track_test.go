@@ -99,7 +99,7 @@ func TestCollectKeepsACopyRight(t *testing.T) {
 		t.Logf("seed %d", seed)
 		r := rand.New(rand.NewPCG(seed, 0))
 		verbs := []string{"write", "write", "write", "read", "discard", "zero"}
-		for round := range 200 {
+		for round := range 120 {
 			for range r.IntN(6) {
 				first := r.Int64N(pages)
 				p.do(verbs[r.IntN(len(verbs))], first, 1+r.Int64N(min(40, pages-first)), int64(round))
@@ -153,12 +153,65 @@ func TestCollectWhileRunning(t *testing.T) {
 				t.Fatal("the process wrote nothing meanwhile")
 			}
 			last = rounds
-			if _, err := m.Copy(t.Context(), collect(t, tr), dst); err != nil {
+			set, err := tr.Recollect(t.Context())
+			if err != nil {
 				t.Fatal(err)
 			}
+			held, err := NewContents(set.Bytes())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := m.Read(t.Context(), set, held); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := held.Store(t.Context(), dst, 0); err != nil || n != set.Bytes() {
+				t.Fatalf("stored %d of %d bytes: %v", n, set.Bytes(), err)
+			}
+			held.Free()
 			if n := differs(t, p, m, dst); n >= 0 {
 				t.Fatalf("round %d: page %d differs from its copy", round, n)
 			}
+		}
+	})
+}
+
+func TestRecollect(t *testing.T) {
+	eachMechanism(t, func(t *testing.T, name string) {
+		p := startStandIn(t, 256)
+		tr := mustTrack(t, p.open(), name)
+		p.do("write", 10, 5, 1)
+		again := func() *PageSet {
+			t.Helper()
+			set, err := tr.Recollect(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return set
+		}
+		if got := again(); !got.Equal(pagesOf(10, 5)) {
+			t.Errorf("before any Collect: got %v", got)
+		}
+		if name == Untracked {
+			return
+		}
+		collect(t, tr)
+		p.do("read", 0, 256, 0)
+		p.do("write", 12, 1, 2)
+		p.do("write", 200, 2, 2)
+		if got := again(); !got.Equal(pagesOf(12, 1, 200, 2)) {
+			t.Errorf("after writes: got %v", got)
+		}
+		p.do("discard", 10, 1, 0)
+		late := again()
+		p.do("discard", 200, 1, 0)
+		late.Union(collect(t, tr))
+		if !late.Equal(pagesOf(10, 1, 200, 1)) {
+			t.Errorf("after discards: got %v", late)
+		}
+		set := pagesOf(100, 3)
+		tr.Return(set)
+		if got := again(); !got.Equal(set) {
+			t.Errorf("after Return: got %v", got)
 		}
 	})
 }

@@ -63,6 +63,8 @@ func (t *softTracker) Collect(ctx context.Context) (*PageSet, error) {
 	return t.settle(anonymous, written), nil
 }
 
+func (t *softTracker) Recollect(ctx context.Context) (*PageSet, error) { return t.Collect(ctx) }
+
 func (m *Memory) clearSoftDirty() error {
 	f, err := os.OpenFile(fmt.Sprintf("/proc/%d/clear_refs", m.target.PID), os.O_WRONLY, 0)
 	if err != nil {

@@ -11,10 +11,9 @@ import (
 // write and lets the write through, and PAGEMAP_SCAN reports and protects again
 // in one atomic step.
 //
-// Only anonymous pages are ever protected. A page that is still the memory
-// file's turns anonymous at its first write and shows up unprotected, which is
-// the same as written; protecting the others too would populate page tables for
-// all of RAM (2 MiB for each GiB).
+// Only pages that the page tables know are ever protected. One that appears
+// later shows up unprotected, which is the same as written; protecting holes
+// too would populate page tables for all of RAM (2 MiB for each GiB).
 //
 // What the tracker cannot see: writes through pages that the kernel pinned
 // before a Collect, as direct I/O into guest RAM does. A VMM must use buffered
@@ -83,4 +82,16 @@ func (t *uffdTracker) Collect(ctx context.Context) (*PageSet, error) {
 		return nil, fmt.Errorf("collect writes of process %d: %w", t.mem.target.PID, err)
 	}
 	return t.settle(anonymous, written), nil
+}
+
+func (t *uffdTracker) Recollect(ctx context.Context) (*PageSet, error) {
+	if !t.exact() || !t.registered {
+		return t.Collect(ctx)
+	}
+	written, err := t.mem.scanProtectWritten(ctx)
+	if err != nil {
+		t.uncertain = true
+		return nil, fmt.Errorf("collect writes of process %d: %w", t.mem.target.PID, err)
+	}
+	return t.add(written), nil
 }
