@@ -222,11 +222,11 @@ func exitStatus(ws unix.WaitStatus) proto.ExitStatus {
 }
 
 // startDirectly is Options.Start for a process that is not the machine's reaper.
-func startDirectly(cmd *exec.Cmd) (func() (unix.WaitStatus, error), error) {
+func startDirectly(cmd *exec.Cmd) (int, func() (unix.WaitStatus, error), error) {
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return 0, nil, err
 	}
-	return func() (unix.WaitStatus, error) {
+	return cmd.Process.Pid, func() (unix.WaitStatus, error) {
 		st, err := cmd.Process.Wait()
 		if err != nil {
 			return 0, err

@@ -41,14 +41,14 @@ func (c *conn) serveExec(req *request) bool {
 	}
 
 	p := &process{
-		cmd: cmd, timeout: time.Duration(r.TimeoutMS) * time.Millisecond, emit: st.emit,
+		timeout: time.Duration(r.TimeoutMS) * time.Millisecond, emit: st.emit,
 		exited: make(chan struct{}), ended: make(chan struct{}),
 	}
 	theirs, err := p.descriptors(cmd, r, who, func(n int) { st.fw.SendUint32(proto.FrameWindow, uint32(n)) })
 	if err != nil {
 		return c.fail(fmt.Errorf("prepare %s: %w", cmd.Args[0], err))
 	}
-	p.wait, err = c.s.o.Start(cmd)
+	p.pid, p.wait, err = c.s.o.Start(cmd)
 	closeAll(theirs)
 	if err != nil {
 		p.release()
@@ -57,7 +57,6 @@ func (c *conn) serveExec(req *request) bool {
 		}
 		return c.fail(fmt.Errorf("start %s: %w", cmd.Args[0], err))
 	}
-	p.pid = cmd.Process.Pid
 	st.p = p
 	return st.serve()
 }

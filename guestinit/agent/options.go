@@ -25,12 +25,13 @@ type Options struct {
 	// read from or written to them. Nil allows everybody.
 	Allow func(netip.Addr) bool
 
-	// Start starts cmd under the machine's only waiter and returns a function
-	// that blocks until the child has ended and been reaped; it is called
-	// exactly once. The agent never calls cmd.Wait; it releases cmd.Process
-	// once wait has returned. An error is that of cmd.Start, wrapped or not.
-	// Nil starts and waits as os/exec does, for a process that is not PID 1.
-	Start func(cmd *exec.Cmd) (wait func() (unix.WaitStatus, error), err error)
+	// Start starts cmd under the machine's only waiter. It returns the child's
+	// pid and a function that blocks until the child has ended and been reaped,
+	// which is called exactly once. The agent uses neither cmd.Wait nor
+	// cmd.Process, so those may be released. An error is that of cmd.Start,
+	// wrapped or not. Nil starts and waits as os/exec does, for a process that
+	// is not PID 1.
+	Start func(cmd *exec.Cmd) (pid int, wait func() (unix.WaitStatus, error), err error)
 
 	// Main reports the main process. Nil reports none.
 	Main func() proto.MainStatus

@@ -16,7 +16,6 @@ import (
 // client is there: output goes to emit, which may do nothing.
 type process struct {
 	pid     int
-	cmd     *exec.Cmd
 	wait    func() (unix.WaitStatus, error)
 	timeout time.Duration
 
@@ -144,7 +143,6 @@ func (p *process) run() {
 	p.reaped = true
 	p.mu.Unlock()
 	close(p.exited)
-	p.cmd.Process.Release()
 	timedOut := timer != nil && !timer.Stop() && <-expired
 	if p.in != nil {
 		p.in.close()
