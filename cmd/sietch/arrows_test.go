@@ -25,7 +25,7 @@ var arrows = map[string][]string{
 
 	"runtime":          {"builder", "builder/guestboot", "branches", "netplumb", "guestinit/proto", "guestinit/embedded"},
 	"runtime/vmm":      nil,
-	"runtime/agent":    {"guestinit/proto"},
+	"runtime/agent":    {"guestinit/proto", "guestinit/proto/tartree"},
 	"runtime/api":      {"runtime"},
 	"runtime/testlane": nil,
 
