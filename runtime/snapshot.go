@@ -39,6 +39,8 @@ const (
 	precopyEnough = 256 // pages: 1 MiB
 	// … or after this many rounds, for guests that write faster than we copy.
 	precopyRounds = 4
+	// What is left then is held in memory, up to this much.
+	holdBytes = 16 << 20
 )
 
 // takeSnapshot pauses a running machine for as short as can be. Pages written
@@ -93,10 +95,12 @@ func (e *Local) takeSnapshot(ctx context.Context, r *record, diskOnly bool) (s *
 		}
 		defer os.Remove(mark)
 		defer func() {
+			if err == nil {
+				return // it runs again
+			}
 			if rerr := m.Resume(context.WithoutCancel(ctx)); rerr != nil {
 				err = errors.Join(err, fmt.Errorf("resume %s: %w", r.Name, rerr))
 			}
-			s.pause = time.Since(began)
 		}()
 		began = time.Now()
 		if err := m.Pause(ctx); err != nil {
@@ -105,7 +109,7 @@ func (e *Local) takeSnapshot(ctx context.Context, r *record, diskOnly bool) (s *
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	if mem != nil {
-		g.Go(func() error { return mem.round(gctx) })
+		g.Go(func() error { return mem.hold(gctx) })
 		g.Go(func() error {
 			if err := m.SaveDevices(gctx, s.devices()); err != nil {
 				return fmt.Errorf("save devices of %s: %w", r.Name, err)
@@ -122,7 +126,16 @@ func (e *Local) takeSnapshot(ctx context.Context, r *record, diskOnly bool) (s *
 	if err := g.Wait(); err != nil {
 		return s, err
 	}
+	if !wasPaused {
+		if err := m.Resume(ctx); err != nil {
+			return s, fmt.Errorf("resume %s: %w", r.Name, err)
+		}
+		s.pause = time.Since(began)
+	}
 	if mem != nil {
+		if err := mem.store(ctx); err != nil {
+			return s, err
+		}
 		s.changed = mem.changed
 		s.tracking.State, err = json.Marshal(mem.tracker.State())
 	}
@@ -137,7 +150,9 @@ type memoryCopy struct {
 	tracker guestmem.Tracker
 	dst     *os.File
 	changed *guestmem.PageSet
-	last    int64 // pages of the last round
+	// precopied: the tracker has been asked before in this commit.
+	precopied bool
+	held      *guestmem.Contents // what was copied under the pause
 }
 
 func (e *Local) openMemory(ctx context.Context, r *record, s *snapshot) (_ *memoryCopy, err error) {
@@ -195,36 +210,73 @@ func (e *Local) openMemory(ctx context.Context, r *record, s *snapshot) (_ *memo
 // precopy copies what is dirty while the guest runs, again and again, until
 // little is left.
 func (c *memoryCopy) precopy(ctx context.Context) error {
-	if c.tracker.Name() == "none" {
+	if c.tracker.Name() == guestmem.Untracked {
 		return nil // would report everything again in the pause
 	}
+	collect := c.tracker.Collect
 	for range precopyRounds {
-		if err := c.round(ctx); err != nil {
-			return err
+		pages, err := collect(ctx)
+		if err != nil {
+			return fmt.Errorf("collect changed memory: %w", err)
 		}
-		if c.last < precopyEnough {
+		c.changed.Union(pages)
+		c.precopied = true
+		if _, err := c.mem.Copy(ctx, pages, c.dst); err != nil {
+			return fmt.Errorf("copy changed memory: %w", hostError(err))
+		}
+		if pages.Len() < precopyEnough {
 			break
 		}
+		collect = c.tracker.Recollect
+	}
+	var err error
+	c.held, err = guestmem.NewContents(holdBytes)
+	return err
+}
+
+// hold takes what is left, into memory of ours: faster than a file, and the
+// guest stands still.
+func (c *memoryCopy) hold(ctx context.Context) error {
+	collect := c.tracker.Collect
+	if c.precopied {
+		collect = c.tracker.Recollect
+	}
+	pages, err := collect(ctx)
+	if err != nil {
+		return fmt.Errorf("collect changed memory: %w", err)
+	}
+	c.changed.Union(pages)
+	if c.held != nil && pages.Bytes() <= c.held.CapacityBytes() {
+		err = c.mem.Read(ctx, pages, c.held)
+	} else {
+		_, err = c.mem.Copy(ctx, pages, c.dst)
+	}
+	if err != nil {
+		return fmt.Errorf("copy changed memory: %w", hostError(err))
 	}
 	return nil
 }
 
-func (c *memoryCopy) round(ctx context.Context) error {
-	pages, err := c.tracker.Collect(ctx)
-	if err != nil {
-		return fmt.Errorf("collect changed memory: %w", err)
+// store writes what was held; the guest runs again.
+func (c *memoryCopy) store(ctx context.Context) error {
+	if c.held == nil {
+		return nil
 	}
-	c.last = pages.Len()
-	c.changed.Union(pages)
-	if _, err := c.mem.Copy(ctx, pages, c.dst); err != nil {
+	if _, err := c.held.Store(ctx, c.dst, 0); err != nil {
 		return fmt.Errorf("copy changed memory: %w", hostError(err))
 	}
 	return nil
 }
 
 func (c *memoryCopy) close() {
+	if c.tracker != nil {
+		c.tracker.Close()
+	}
 	if c.dst != nil {
 		c.dst.Close()
+	}
+	if c.held != nil {
+		c.held.Free()
 	}
 	c.mem.Close()
 }
