@@ -13,16 +13,18 @@ var (
 	// now: another sandbox has it, or the host's own networks have come to
 	// overlap its block. FreeAddr gives another one.
 	ErrAddr = errors.New("sandbox address is not usable")
-	// ErrExhausted is returned by FreeAddr when no address is left.
-	ErrExhausted = errors.New("no sandbox address is free")
+	// ErrExhausted is returned by FreeAddr when no address is left, and by Up
+	// when the bridge has no port left (Linux allows 1023).
+	ErrExhausted = errors.New("no room for another sandbox network")
 	// ErrClosed is returned by a Plumber after Close.
 	ErrClosed = errors.New("plumber is closed")
 )
 
 // PortError says that a host port cannot be forwarded.
 type PortError struct {
-	Port   Port
-	Reason string // e.g. "a process on the host listens on it"
+	Port    Port
+	Sandbox string // id of the sandbox of this instance that has it, if it is one
+	Reason  string // e.g. "a process of the host listens on it"
 }
 
 func (e *PortError) Error() string {

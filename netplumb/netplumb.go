@@ -3,12 +3,14 @@ package netplumb
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"sync/atomic"
 )
 
-// Options of a Plumber. Instance, the addresses and the tap name are required.
+// Options of a Plumber. All fields but Pool and Logger are required.
 type Options struct {
 	// Instance is 6 lower-case hexadecimal digits that stand for a data
 	// directory. Instances on one host do not touch each other's objects.
@@ -20,70 +22,143 @@ type Options struct {
 	GuestMAC, GatewayMAC   net.HardwareAddr
 	TapName                string
 
-	// Pool is where instances take their block of sandbox addresses from; zero
+	// Pool is where instances take their /20 of sandbox addresses from; zero
 	// means 10.213.0.0/16.
-	Pool netip.Prefix
-	// HostNS is the path of the namespace that plays the host; empty means the
-	// caller's own.
-	HostNS string
-	Logger *slog.Logger // nil: nothing is logged
+	Pool   netip.Prefix
+	Logger *slog.Logger // steps at debug level; nil: nothing is logged
+
+	kernel kernel // tests; nil: the one this runs on
+}
+
+// check reports everything that is wrong with o, one line a field.
+func (o Options) check() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	net := netip.PrefixFrom(o.GatewayAddr, o.PrefixBits)
+	if !o.GuestAddr.Is4() || !o.GatewayAddr.Is4() || !net.IsValid() || !net.Contains(o.GuestAddr) || o.GuestAddr == o.GatewayAddr {
+		bad("guest %s and gateway %s: want two IPv4 addresses of one /%d", o.GuestAddr, o.GatewayAddr, o.PrefixBits)
+	}
+	if len(o.GuestMAC) != 6 || len(o.GatewayMAC) != 6 {
+		bad("guest and gateway MAC: want 6 bytes each")
+	}
+	if o.TapName == "" || len(o.TapName) > 15 || o.TapName == uplinkName {
+		bad("tap name %q: want 1 to 15 characters and not %q", o.TapName, uplinkName)
+	}
+	if p := o.Pool; p.IsValid() && (!p.Addr().Is4() || p.Bits() > 28) {
+		bad("pool %s: want an IPv4 prefix of at most 28 bits", p)
+	}
+	return errors.Join(errs...)
 }
 
 // Plumber makes and removes the networks of one instance. Its methods are safe
-// for concurrent use, also by several processes; calls for one sandbox id are
-// expected one at a time across processes (the sandbox's own lock).
-type Plumber struct{}
-
-// Note is something about this host that an operator should know.
-type Note struct {
-	Text string // what is so and what it means
-	Fix  string // a command or setting that changes it; may be empty
+// for concurrent use, by several processes too. Calls that concern one sandbox
+// are serialized within the process; across processes the caller does that
+// (whoever changes a sandbox holds its lock).
+type Plumber struct {
+	opts            Options
+	names           names
+	pool            netip.Prefix
+	blockBits       int
+	kernel          kernel
+	hostFingerprint string
+	lock            *hostLock
+	ids             idLocks
+	log             *slog.Logger
+	closed          atomic.Bool
+	readFile        func(string) ([]byte, error)
 }
 
-var errUnfinished = errors.New("netplumb is under construction")
-
-// New checks o and returns a Plumber. It changes nothing in the kernel.
-func New(o Options) (*Plumber, error) { return &Plumber{}, nil }
-
-// Close releases what the process holds and leaves every network in place.
-func (p *Plumber) Close() error { return nil }
-
-// FreeAddr returns an address for a new sandbox that is neither in taken nor in
-// use on the host. It reserves nothing: Up does, and fails with ErrAddr when
-// somebody was faster.
-func (p *Plumber) FreeAddr(taken []netip.Addr) (netip.Addr, error) { return netip.Addr{}, errUnfinished }
-
-// Up makes the kernel match n. It is idempotent; what it did is undone when it
-// fails. Changing the ports of a running sandbox is Up again.
-func (p *Plumber) Up(ctx context.Context, n Network) error { return errUnfinished }
-
-// Down removes the network of a sandbox. It is idempotent.
-func (p *Plumber) Down(ctx context.Context, id string) error { return errUnfinished }
-
-// Sweep removes every kernel object of this instance that keep does not own and
-// returns the ids of the sandboxes it removed.
-func (p *Plumber) Sweep(ctx context.Context, keep []Network) (removed []string, err error) {
-	return nil, errUnfinished
+// New checks o and returns a Plumber. It changes nothing on the host and needs
+// no privilege.
+func New(o Options) (*Plumber, error) {
+	n, err := newNames(o.Instance)
+	if err := errors.Join(err, o.check()); err != nil {
+		return nil, fmt.Errorf("check network options: %w", err)
+	}
+	p := &Plumber{
+		opts:     o,
+		names:    n,
+		pool:     o.Pool.Masked(),
+		kernel:   o.kernel,
+		lock:     newHostLock(""),
+		log:      o.Logger,
+		readFile: readFile,
+	}
+	if !p.pool.IsValid() {
+		p.pool = defaultPool
+	}
+	p.blockBits = max(blockBits, p.pool.Bits())
+	p.hostFingerprint = hostRules(n).fingerprint()
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	if p.kernel == nil {
+		p.kernel = &linux{opts: o, names: n}
+		p.lock = newHostLock(lockPath)
+	}
+	return p, nil
 }
 
-// State returns the networks of this instance as the kernel has them.
-func (p *Plumber) State(ctx context.Context) ([]Network, error) { return nil, errUnfinished }
+// Close refuses further calls and leaves every network in place. Nothing is
+// held open between calls, so there is nothing else to it. It is idempotent.
+func (p *Plumber) Close() error {
+	p.closed.Store(true)
+	return nil
+}
 
-// NamespacePath is the namespace of a sandbox as a file for setns(2).
-func (p *Plumber) NamespacePath(id string) string { return "" }
+func (p *Plumber) usable() error {
+	if p.closed.Load() {
+		return ErrClosed
+	}
+	return nil
+}
 
-// Enter runs fn on a thread inside the namespace of a sandbox. A process that
-// fn starts lives there.
-func (p *Plumber) Enter(id string, fn func() error) error { return errUnfinished }
+// NamespacePath is the namespace of a sandbox as a file: for setns(2), and by
+// its base name for ip-netns(8). It exists from Up to Down.
+func (p *Plumber) NamespacePath(id string) string { return p.names.nsPath(id) }
 
-// Dial connects from the gateway address inside the namespace of a sandbox.
+// Enter runs fn on a thread inside the namespace of a sandbox and returns its
+// error, or ErrNotFound. A process that fn starts lives in the namespace. Go
+// statements in fn leave it.
+func (p *Plumber) Enter(id string, fn func() error) error {
+	if err := p.usable(); err != nil {
+		return err
+	}
+	if !validID(id) {
+		return fmt.Errorf("enter namespace of %q: %w", id, ErrNotFound)
+	}
+	return p.kernel.enter(id, fn)
+}
+
+// Dial connects to address, an IP address and a port, from inside the
+// namespace of a sandbox. The guest sees the gateway as the other end. The
+// connection is an ordinary one afterwards and may be used from anywhere.
 func (p *Plumber) Dial(ctx context.Context, id, network, address string) (net.Conn, error) {
-	return nil, errUnfinished
+	// A name would be resolved on threads outside the namespace.
+	if _, err := netip.ParseAddrPort(address); err != nil {
+		return nil, fmt.Errorf("dial from %s: %w", id, err)
+	}
+	var conn net.Conn
+	err := p.Enter(id, func() (err error) {
+		var d net.Dialer
+		conn, err = d.DialContext(ctx, network, address)
+		return err
+	})
+	return conn, err
 }
 
-// Cut makes a sandbox's namespace forget every connection. What a restored
-// guest still believes open is then reset at its next packet.
-func (p *Plumber) Cut(ctx context.Context, id string) error { return errUnfinished }
-
-// Notes reports what on this host may stand in the way of networks.
-func (p *Plumber) Notes(ctx context.Context) ([]Note, error) { return nil, errUnfinished }
+// Cut makes the namespace of a sandbox forget every connection. What a guest
+// that was put back in time still believes open is then reset at its next
+// packet instead of reaching a peer that has moved on.
+func (p *Plumber) Cut(ctx context.Context, id string) error {
+	if err := p.usable(); err != nil {
+		return err
+	}
+	if !validID(id) {
+		return fmt.Errorf("cut connections of %q: %w", id, ErrNotFound)
+	}
+	if err := p.kernel.forget(ctx, id); err != nil {
+		return fmt.Errorf("cut connections of %s: %w", id, err)
+	}
+	return nil
+}

@@ -1,0 +1,73 @@
+package netplumb
+
+import (
+	"net/netip"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+)
+
+// guestTable is the table inside a namespace.
+const guestTable = "sietch"
+
+// guestRules is the table inside the namespace of n. It translates between the
+// constant address that the guest believes in and the one that is unique on the
+// host, sends DNS questions to the resolvers, and resets TCP connections that
+// it has not seen the beginning of.
+func (p *Plumber) guestRules(n Network) ruleset {
+	tap := p.opts.TapName
+	tapNet := netip.PrefixFrom(p.opts.GatewayAddr, p.opts.PrefixBits).Masked()
+	t := table{family: nftables.TableFamilyIPv4, name: guestTable}
+
+	spoofed := []rule{
+		when("not the guest's address", from(tap), saddrNot(p.opts.GuestAddr), drop()),
+	}
+	// Tracking is told (see sysctls) not to adopt connections half-way, so
+	// whatever TCP it calls invalid belongs to none: a clone goes on with
+	// connections that were its original's.
+	inherited := []rule{
+		when("", tracked(known), accept()),
+		when("inherited connections", tracked(invalid), layer4(unix.IPPROTO_TCP), resetTCP()),
+		when("", tracked(invalid), drop()),
+	}
+	input := append(inherited[:len(inherited):len(inherited)],
+		when("", from("lo"), accept()),
+		when("", from(tap), layer4(unix.IPPROTO_ICMP), accept()),
+		when("", from(tap), jump("refuse")),
+	)
+	forward := inherited
+
+	var nat []chain
+	if n.Mode == NAT {
+		spoofed = append(spoofed,
+			when("", from(uplinkName), saddrIn(tapNet), drop()),
+			when("", from(uplinkName), daddrIn(tapNet), drop()),
+		)
+		forward = append(forward[:len(forward):len(forward)],
+			when("", from(tap), to(uplinkName), accept()),
+			when("", from(uplinkName), to(tap), forwarded(), accept()),
+		)
+		dnat := []rule{when("", from(uplinkName), daddr(n.Addr), dnatTo(p.opts.GuestAddr))}
+		for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+			for i, u := range n.Upstream {
+				// Resolvers take turns, so that a second try reaches another one.
+				dnat = append(dnat, when("", from(tap), daddr(p.opts.GatewayAddr), layer4(proto), dport(53), oneIn(len(n.Upstream)-i), dnatTo(u)))
+			}
+		}
+		nat = []chain{
+			base("dnat", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, *nftables.ChainPriorityNATDest, dnat...),
+			base("snat", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource,
+				when("", to(uplinkName), snatTo(n.Addr)),
+			),
+		}
+	}
+	in := base("input", nftables.ChainTypeFilter, nftables.ChainHookInput, *nftables.ChainPriorityFilter, input...)
+	fwd := base("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, *nftables.ChainPriorityFilter, forward...)
+	in.drop, fwd.drop = true, true
+	t.chains = append([]chain{
+		refuse(),
+		base("spoofed", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, *nftables.ChainPriorityRaw, spoofed...),
+		in, fwd,
+	}, nat...)
+	return ruleset{tables: []table{t}}
+}

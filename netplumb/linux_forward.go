@@ -1,0 +1,99 @@
+package netplumb
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A packet is forwarded when the interface it came in on says so. The bridge is
+// ours and says so always; replies from the outside come in on interfaces that
+// are not. Where the host does not forward at all, those are turned on one by
+// one instead of net.ipv4.ip_forward, and each is written down in the set of
+// uplinks first, which is also what makes the forward chain drop traffic that
+// is not for us. The set outlives the process, so whoever removes the last
+// network knows what to turn off.
+
+const (
+	ipForward  = "/proc/sys/net/ipv4/ip_forward"
+	forwarding = "ipv4/forwarding"
+)
+
+// observeForwarding lists the interfaces that have to forward and do so, if at
+// all, only because an instance turned them on; held are those that one did.
+func (k *linux) observeForwarding(h *netlink.Handle, held []string) ([]string, error) {
+	all, err := readSysctl(ipForward)
+	if err != nil || all != "0" {
+		return nil, err // the host forwards for reasons of its own
+	}
+	routes, err := retryDump(func() ([]netlink.Route, error) {
+		return h.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, err
+	}
+	var indexes []int
+	for _, r := range routes {
+		if r.Type != unix.RTN_UNICAST {
+			continue
+		}
+		indexes = append(indexes, r.LinkIndex)
+		for _, hop := range r.MultiPath {
+			indexes = append(indexes, hop.LinkIndex)
+		}
+	}
+	slices.Sort(indexes)
+	var needed []string
+	for _, i := range slices.Compact(indexes) {
+		l, err := h.LinkByIndex(i)
+		if err != nil {
+			continue // index 0 of a route without a device, or one just gone
+		}
+		name := l.Attrs().Name
+		if name == "lo" || strings.HasPrefix(name, bridgePrefix) {
+			continue
+		}
+		v, err := readSysctl(ifaceSysctl(forwarding, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		if v == "0" || slices.Contains(held, name) {
+			needed = append(needed, name)
+		}
+	}
+	slices.Sort(needed)
+	return needed, nil
+}
+
+func (k *linux) holdForwarding(iface string) error {
+	if err := k.changeUplink(iface, true); err != nil {
+		return err
+	}
+	return writeSysctl(ifaceSysctl(forwarding, iface), "1")
+}
+
+// dropForwarding puts an interface back, unless another instance needs it or
+// the host has begun to forward by itself.
+func (k *linux) dropForwarding(iface string) error {
+	others, err := k.heldByOthers()
+	if err != nil {
+		return err
+	}
+	all, err := readSysctl(ipForward)
+	if err != nil {
+		return err
+	}
+	if all == "0" && !slices.Contains(others, iface) {
+		err := writeSysctl(ifaceSysctl(forwarding, iface), "0")
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // the interface may be gone
+			return err
+		}
+	}
+	return k.changeUplink(iface, false)
+}
