@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"time"
 )
@@ -38,8 +37,9 @@ const (
 
 // Builder builds, imports and keeps images.
 type Builder struct {
-	opts Options
-	log  *slog.Logger
+	opts  Options
+	log   *slog.Logger
+	store *store
 }
 
 // Open prepares the data directory and returns a Builder on it. It takes
@@ -65,10 +65,11 @@ func Open(o Options) (*Builder, error) {
 	if o.EngineIdle == 0 {
 		o.EngineIdle = defaultEngineIdle
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("open builder: %w", err)
+	s, err := openStore(dir, o.Logger, o.Now)
+	if err != nil {
+		return nil, err
 	}
-	return &Builder{opts: o, log: o.Logger}, nil
+	return &Builder{opts: o, log: o.Logger, store: s}, nil
 }
 
 // Close releases what the Builder holds. Idempotent. An engine process started

@@ -2,7 +2,6 @@ package builder
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -37,7 +36,8 @@ type Config struct {
 	ExposedPorts []string          `json:"exposed_ports,omitempty"` // "80/tcp", sorted
 	Labels       map[string]string `json:"labels,omitempty"`
 	Shell        []string          `json:"shell,omitempty"`
-	Volumes      []string          `json:"volumes,omitempty"` // sorted
+	OnBuild      []string          `json:"on_build,omitempty"` // only builds FROM the image look at it
+	Volumes      []string          `json:"volumes,omitempty"`  // sorted
 	Healthcheck  *Healthcheck      `json:"healthcheck,omitempty"`
 }
 
@@ -53,24 +53,42 @@ type Healthcheck struct {
 }
 
 // Images lists the store, newest first.
-func (b *Builder) Images(ctx context.Context) ([]Image, error) {
-	return nil, errors.ErrUnsupported
-}
+func (b *Builder) Images(ctx context.Context) ([]Image, error) { return b.store.list(ctx) }
 
 // Image finds one by NAME[:TAG], id or unique prefix of an id (at least four
-// digits, with or without "sha256:"). ErrImageNotFound, ErrAmbiguous.
+// digits, with or without "sha256:"). A name wins over a prefix.
+// ErrImageNotFound, ErrAmbiguous, ErrInvalidName.
 func (b *Builder) Image(ctx context.Context, nameOrID string) (Image, error) {
-	return Image{}, errors.ErrUnsupported
+	if err := ctx.Err(); err != nil {
+		return Image{}, err
+	}
+	return b.store.find(nameOrID)
 }
 
 // Tag gives an image one more name, taking it from the image that had it.
 func (b *Builder) Tag(ctx context.Context, nameOrID, name string) error {
-	return errors.ErrUnsupported
+	full, err := ParseName(name)
+	if err != nil {
+		return err
+	}
+	unlock, err := b.store.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	img, err := b.Image(ctx, nameOrID)
+	if err != nil {
+		return err
+	}
+	return b.store.setName(full, img.ID)
 }
 
 // Remove takes a name away, and deletes the image with its last name; given an
 // id, the image with all its names. inUse, when not nil, is asked with the id
 // before an image is deleted; its error stops the removal and is returned.
 func (b *Builder) Remove(ctx context.Context, nameOrID string, inUse func(id string) error) error {
-	return errors.ErrUnsupported
+	if err := b.store.remove(ctx, nameOrID, inUse); err != nil {
+		return err
+	}
+	return b.store.sweepBlobs()
 }
