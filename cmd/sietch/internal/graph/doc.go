@@ -11,8 +11,9 @@
 // same one: where they would, the right one is led into the left one. A lane
 // that changes its column moves one column a line, behind those that it meets:
 //
-//   - |      the commit of lane 0 has the same parent as …
-//     |/       … lane 1, which is led into it
+//	| | * b
+//	| |/     b has the same parent as the left lane,
+//	|/|      and its lane is led behind the middle one
 //
 // Parents that are not in the log keep their lane to the end, so that commits
 // that have nothing to do with each other do not look like parent and child.

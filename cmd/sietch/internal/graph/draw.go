@@ -7,8 +7,9 @@ import (
 
 // Drawing is a graph under way, from the newest commit down.
 type Drawing struct {
-	lanes []string // the commit that each lane waits for
+	lanes []string // the commit that each lane waits for; "" is a gap
 	moves []string // lines that lead lanes to their new columns, still to be drawn
+	root  int      // 1 + the column of the commit before, when that was a root
 }
 
 // Commit starts the next commit and returns what stands before its first line.
@@ -16,14 +17,24 @@ type Drawing struct {
 func (d *Drawing) Commit(n Node) string {
 	at := slices.Index(d.lanes, n.ID)
 	if at < 0 {
+		if d.root == len(d.lanes)+1 { // right beneath a root it would look like its parent
+			d.lanes = append(d.lanes, "")
+		}
 		at = len(d.lanes)
 		d.lanes = append(d.lanes, n.ID)
 	}
 	cells := make([]string, len(d.lanes))
-	for i := range cells {
+	for i, id := range d.lanes {
 		cells[i] = "|"
+		if id == "" {
+			cells[i] = " "
+		}
 	}
 	cells[at] = "*"
+	d.root = 0
+	if len(n.Parents) == 0 {
+		d.root = at + 1
+	}
 	d.advance(at, n.Parents)
 	return strings.Join(cells, " ")
 }
@@ -53,10 +64,15 @@ func (d *Drawing) advance(at int, parents []string) {
 	next := slices.Clone(d.lanes)
 	var edges []edge // those of the commit
 	taken := false   // the commit's own lane goes on with a parent
+	apart := slices.Contains(next, "") // beside a gap even the own lane moves
 	inserted := 0
 	for _, p := range slices.Compact(slices.Clone(parents)) {
 		switch q := slices.Index(next, p); {
-		case q >= 0 && q < at, q >= 0 && taken:
+		case q >= 0 && q < at && len(edges) > 0 && !taken:
+			// Two edges to the left would be drawn as one.
+			next[at], taken, apart = p, true, true
+			edges = append(edges, edge{at, at})
+		case q >= 0 && (q < at || taken):
 			edges = append(edges, edge{at, q})
 		case q > at:
 			// The right lane is led here instead; see collapse.
@@ -79,15 +95,18 @@ func (d *Drawing) advance(at int, parents []string) {
 	if !taken {
 		next[at] = ""
 	}
-	for i := range d.lanes {
+	for i, id := range d.lanes {
 		switch {
+		case id == "":
 		case i < at:
 			edges = append(edges, edge{i, i})
 		case i > at:
 			edges = append(edges, edge{i, i + inserted})
 		}
 	}
-	if slices.ContainsFunc(edges, func(e edge) bool { return e.to > e.from }) {
+	// What goes to the right, or would not be seen apart from it, comes before
+	// lanes close up.
+	if apart || slices.ContainsFunc(edges, func(e edge) bool { return e.to > e.from }) {
 		d.draw(edges)
 		edges = nil
 		for i, id := range next {
