@@ -150,10 +150,6 @@ func (f *FrameWriter) SendUint32(t FrameType, v uint32) error {
 	return f.Send(t, binary.BigEndian.AppendUint32(nil, v))
 }
 
-// SendResize writes a FrameResize.
-func (f *FrameWriter) SendResize(rows, cols uint16) error {
-	return f.SendUint32(FrameResize, uint32(rows)<<16|uint32(cols))
-}
 
 // Uint32 is the payload of FrameStarted and FrameWindow.
 func Uint32(payload []byte) (uint32, error) {

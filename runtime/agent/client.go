@@ -1,121 +1,112 @@
-// Package agent is the host side of the guest agent.
 package agent
 
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"net"
-	"syscall"
-	"time"
+	"sync"
 
 	"github.com/sietch-dev/sietch/guestinit/proto"
 )
 
 var (
 	// ErrUnreachable means that nothing answered on the agent's port, or that
-	// the connection broke.
+	// the connection broke before the answer was complete.
 	ErrUnreachable = errors.New("guest agent cannot be reached")
 	// ErrNotReady means that the agent answers and the machine is still on its way.
 	ErrNotReady = errors.New("guest is not ready")
 	// ErrVersion means that the guest runs an agent of another protocol version.
 	ErrVersion = errors.New("guest agent speaks another protocol version")
+	// ErrClosed is returned by calls on a closed client.
+	ErrClosed = errors.New("client of the guest agent is closed")
 )
 
-// RemoteError is an error reported by the agent itself.
+// RemoteError is an error that the agent reported.
 type RemoteError struct {
-	Code    string // not_found, invalid, not_ready, exists, no_space, internal
+	Code    string // one of the proto.Code constants
 	Message string
 }
 
 func (e *RemoteError) Error() string { return e.Message }
 
+// Is makes errors.Is find the sentinel of a code.
+func (e *RemoteError) Is(target error) bool {
+	return e.Code == proto.CodeNotReady && target == ErrNotReady || e.Code == proto.CodeVersion && target == ErrVersion
+}
+
 // Options of a client.
 type Options struct {
-	// Dial opens one connection to the agent's port.
+	// Dial opens a connection to the agent's port. It is called from several
+	// goroutines and has to return soon after its context ends.
 	Dial func(ctx context.Context) (net.Conn, error)
 }
 
-// Client speaks to the agent of one sandbox; safe for concurrent use.
-type Client struct{ o Options }
+// Client speaks to the agent of one sandbox.
+type Client struct {
+	o Options
+
+	mu     sync.Mutex
+	closed bool
+	idle   []*conn // most recently used last
+	active map[*conn]struct{}
+	calls  sync.WaitGroup
+}
 
 // New returns a client; nothing is dialed before the first call.
-func New(o Options) *Client { return &Client{o: o} }
+func New(o Options) *Client { return &Client{o: o, active: make(map[*conn]struct{})} }
 
-// Close drops idle connections and ends what is under way. Idempotent.
-func (c *Client) Close() error { return nil }
-
-var errTODO = errors.New("under construction")
-
-// Status asks once.
-func (c *Client) Status(ctx context.Context) (proto.Status, error) { return proto.Status{}, errTODO }
-
-// WaitReady asks every poll (0: 2 ms) until the guest is ready, says why it never will be,
-// or ctx ends.
-func (c *Client) WaitReady(ctx context.Context, poll time.Duration) (proto.Status, error) {
-	return proto.Status{}, errTODO
+// Close ends calls that are under way with ErrClosed and drops all connections.
+// Idempotent.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	for nc := range c.active {
+		nc.nc.Close()
+	}
+	c.mu.Unlock()
+	c.CloseIdle()
+	c.calls.Wait()
+	return nil
 }
 
-// Identify gives this copy of the machine its identity.
-func (c *Client) Identify(ctx context.Context, id proto.Identity) error { return errTODO }
-
-// Shutdown asks for a polite power-off and does not wait for it.
-func (c *Client) Shutdown(ctx context.Context) error { return errTODO }
-
-// Size of a terminal.
-type Size struct{ Rows, Cols uint16 }
-
-// IO is what an exec is connected to. Nil fields are nothing: no stdin, output
-// discarded. Exec does not close the channels and stops receiving when it returns.
-type IO struct {
-	Stdin          io.Reader
-	Stdout, Stderr io.Writer
-	Resize         <-chan Size
-	Signals        <-chan syscall.Signal
+// CloseIdle drops connections that no call is using. It is due before a
+// snapshot, which otherwise holds them, and after the machine was replaced.
+func (c *Client) CloseIdle() {
+	c.mu.Lock()
+	idle := c.idle
+	c.idle = nil
+	c.mu.Unlock()
+	for _, nc := range idle {
+		nc.expiry.Stop()
+		nc.nc.Close()
+	}
 }
 
-// Exec runs a process and returns its end. An error means that the end is not
-// known; a process that ran and failed is an ExitStatus.
-func (c *Client) Exec(ctx context.Context, req proto.ExecRequest, io IO) (proto.ExitStatus, error) {
-	return proto.ExitStatus{}, errTODO
+// enter counts a call; done is to be called at its end.
+func (c *Client) enter() (done func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	c.calls.Add(1)
+	return c.calls.Done, nil
 }
 
-// PutRequest says where a tar stream goes.
-type PutRequest struct {
-	// Path in the guest, absolute.
-	Path string
-	// Rename true is `cp SRC DST` with one source: all entries are below one
-	// top entry, which becomes Path itself, or goes into Path where that is an
-	// existing directory. False extracts the entries into Path, an existing directory.
-	Rename bool
-	// Contents (with Rename) is `cp SRC/. DST`: into an existing directory
-	// go the children of the top entry, not the entry.
-	Contents bool
+func (c *Client) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
 }
 
-// Put extracts a tar stream in the guest.
-func (c *Client) Put(ctx context.Context, req PutRequest, tar io.Reader) error { return errTODO }
-
-// GetRequest says what to read.
-type GetRequest struct {
-	Path       string // absolute; a trailing "/" follows a link
-	FollowLink bool   // a link at the end of Path is followed
-}
-
-// Get writes a tar stream of a file or directory; its top entry has the base
-// name of Path.
-func (c *Client) Get(ctx context.Context, req GetRequest, tar io.Writer) error { return errTODO }
-
-// CopyOptions of CopyIn and CopyOut.
-type CopyOptions struct{ FollowLink bool }
-
-// CopyIn copies host path src to guest path dst with the rules of docker cp.
-func (c *Client) CopyIn(ctx context.Context, src, dst string, o CopyOptions) error { return errTODO }
-
-// CopyOut copies guest path src to host path dst with the rules of docker cp.
-func (c *Client) CopyOut(ctx context.Context, src, dst string, o CopyOptions) error { return errTODO }
-
-// Stat describes a path of the guest; a final link is not followed.
-func (c *Client) Stat(ctx context.Context, path string) (proto.FileStat, error) {
-	return proto.FileStat{}, errTODO
+// broken is the error of a call whose connection failed.
+func (c *Client) broken(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ErrUnreachable, context.Cause(ctx))
+	case c.isClosed():
+		return ErrClosed
+	}
+	return fmt.Errorf("%w: %w", ErrUnreachable, err)
 }
