@@ -62,8 +62,8 @@ type edge struct{ from, to int }
 // advance replaces the lane of a commit by those of its parents.
 func (d *Drawing) advance(at int, parents []string) {
 	next := slices.Clone(d.lanes)
-	var edges []edge // those of the commit
-	taken := false   // the commit's own lane goes on with a parent
+	var edges []edge                   // those of the commit
+	taken := false                     // the commit's own lane goes on with a parent
 	apart := slices.Contains(next, "") // beside a gap even the own lane moves
 	inserted := 0
 	for _, p := range slices.Compact(slices.Clone(parents)) {
