@@ -2,9 +2,8 @@ package branches
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"iter"
-	"os"
 )
 
 // Page sizes for the two spaces a machine has.
@@ -19,7 +18,7 @@ const (
 type Map struct {
 	Root      Hash
 	SizeBytes int64
-	PageBytes int
+	PageBytes int // a power of two
 }
 
 // Page is one page of a space. Data is PageBytes long, also for a last page
@@ -37,29 +36,23 @@ type MapStats struct {
 	BytesStored  int64 // bytes added to disk: compressed pages, their index and tree nodes
 }
 
-// MaterializeOptions tunes [Store.Materialize].
-type MaterializeOptions struct {
-	// Verify checks the hash of every page. Off on the way of a fork.
-	Verify bool
-	// Workers bounds parallel decompression; 0 is one per CPU.
-	Workers int
-}
-
-// Materialize writes the space into dst as a sparse file: dst is truncated, set
-// to SizeBytes, and only non-zero pages are written. It does not sync. A
-// missing or unreadable chunk is ErrCorrupt and named; dst is then incomplete.
-func (s *Store) Materialize(ctx context.Context, m Map, dst *os.File, o MaterializeOptions) error {
-	return errors.ErrUnsupported
-}
-
 // DiffMaps yields the indexes of pages that differ, ascending. Shared subtrees
 // are not read. The maps must have the same PageBytes; a page beyond the end
 // of the shorter one counts as zero.
 func (s *Store) DiffMaps(ctx context.Context, a, b Map) iter.Seq2[int64, error] {
-	return func(yield func(int64, error) bool) { yield(0, errors.ErrUnsupported) }
-}
-
-// Pages yields the non-zero pages, ascending. Data is valid until the next step.
-func (s *Store) Pages(ctx context.Context, m Map) iter.Seq2[Page, error] {
-	return func(yield func(Page, error) bool) { yield(Page{}, errors.ErrUnsupported) }
+	return func(yield func(int64, error) bool) {
+		if a.PageBytes != b.PageBytes {
+			yield(0, fmt.Errorf("compare maps: pages of %d and of %d bytes", a.PageBytes, b.PageBytes))
+			return
+		}
+		end, err := s.beginRead(a, b)
+		if err != nil {
+			yield(0, fmt.Errorf("compare maps: %w", err))
+			return
+		}
+		defer end()
+		if err := diffMaps(ctx, s, a, b, func(i int64) bool { return yield(i, nil) }); err != nil {
+			yield(0, fmt.Errorf("compare maps: %w", err))
+		}
+	}
 }

@@ -1,11 +1,10 @@
 package branches
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
-	"time"
 )
 
 // RefName is a typed ref: "branch/NAME" or "tag/NAME".
@@ -76,84 +75,153 @@ func ValidateName(name string) error {
 	return nil
 }
 
-// Update is a set of changes to refs and HEADs that happens as a whole or not
-// at all.
-type Update struct {
-	Refs  []RefUpdate
-	Heads []HeadUpdate
-}
-
-// RefUpdate moves one ref by compare-and-swap.
-type RefUpdate struct {
-	Name RefName
-	// Old is where the ref must be now; zero: it must not exist.
-	Old Hash
-	// New is where it goes; zero: it is deleted. [Self] is the commit being written.
-	New Hash
-	// Force moves it wherever it is.
-	Force bool
-}
-
-// Head is what a sandbox has checked out: a branch, which need not exist yet
-// (unborn), or a commit.
-type Head struct {
-	Branch string
-	Commit Hash // detached; zero when Branch is set
-}
-
-// HeadUpdate changes one sandbox's HEAD and appends to its reflog.
-type HeadUpdate struct {
-	Sandbox string // sandbox id
-	Head    Head
-	// Commit is where HEAD points: the state the sandbox came from. Zero for an
-	// unborn branch, or Self.
-	Commit Hash
-	Reflog []ReflogEntry // oldest first
-	// Delete forgets the HEAD and the whole reflog of the sandbox.
-	Delete bool
-}
-
-// HeadState is a stored HEAD.
-type HeadState struct {
-	Head   Head
-	Commit Hash // zero when unborn
-}
-
-// ReflogEntry is one move of a HEAD.
-type ReflogEntry struct {
-	Commit  Hash // where HEAD went; Self in an update
-	Action  string
-	Message string
-	Time    time.Time // zero in an update: now
-}
-
-// Update applies tx in one transaction. ErrRefMoved when a ref is not at its
-// Old, ErrCheckedOut when two sandboxes would have one branch checked out or a
-// checked-out branch would be deleted, ErrNotFound when a New does not exist.
-func (s *Store) Update(ctx context.Context, tx Update) error { return errors.ErrUnsupported }
-
 // Head returns the HEAD of a sandbox, ErrNotFound when it has none.
 func (s *Store) Head(ctx context.Context, sandboxID string) (HeadState, error) {
-	return HeadState{}, errors.ErrUnsupported
+	end, err := s.begin()
+	if err != nil {
+		return HeadState{}, err
+	}
+	defer end()
+	v := s.index.view()
+	defer v.discard()
+	h, ok, err := v.head(sandboxID)
+	if err == nil && !ok {
+		err = fmt.Errorf("HEAD of sandbox %s: %w", sandboxID, ErrNotFound)
+	}
+	return h, err
+}
+
+func (v *view) head(sandboxID string) (h HeadState, ok bool, err error) {
+	ok, err = v.get(headKey(sandboxID), func(val []byte) error {
+		var err error
+		if h, err = decodeHead(val); err != nil {
+			err = &CorruptError{Kind: "head", Object: sandboxID, Reason: err.Error()}
+		}
+		return err
+	})
+	return h, ok, err
 }
 
 // Heads returns all HEADs by sandbox id.
 func (s *Store) Heads(ctx context.Context) (map[string]HeadState, error) {
-	return nil, errors.ErrUnsupported
+	end, err := s.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	v := s.index.view()
+	defer v.discard()
+	return v.heads()
+}
+
+func (v *view) heads() (map[string]HeadState, error) {
+	out := map[string]HeadState{}
+	err := v.scan([]byte{tableHead}, func(key, val []byte) error {
+		h, err := decodeHead(val)
+		if err != nil {
+			return &CorruptError{Kind: "head", Object: string(key[1:]), Reason: err.Error()}
+		}
+		out[string(key[1:])] = h
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read HEADs: %w", err)
+	}
+	return out, nil
 }
 
 // Reflog returns the moves of a sandbox's HEAD, newest first; entry n is NAME@{n}.
 func (s *Store) Reflog(ctx context.Context, sandboxID string) ([]ReflogEntry, error) {
-	return nil, errors.ErrUnsupported
+	end, err := s.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	v := s.index.view()
+	defer v.discard()
+	return v.reflog(sandboxID)
+}
+
+func (v *view) reflog(sandboxID string) ([]ReflogEntry, error) {
+	var out []ReflogEntry
+	err := v.scan(reflogPrefix(sandboxID), func(key, val []byte) error {
+		e, err := decodeReflog(val)
+		if err != nil {
+			return &CorruptError{Kind: "reflog", Object: sandboxID, Reason: err.Error()}
+		}
+		out = append(out, e)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read reflog of sandbox %s: %w", sandboxID, err)
+	}
+	for i, j := 0, len(out)-1; i < j; i, j = i+1, j-1 {
+		out[i], out[j] = out[j], out[i]
+	}
+	return out, nil
 }
 
 // Ref returns one ref, ErrNotFound when there is none.
 func (s *Store) Ref(ctx context.Context, name RefName) (Ref, error) {
-	return Ref{}, errors.ErrUnsupported
+	end, err := s.begin()
+	if err != nil {
+		return Ref{}, err
+	}
+	defer end()
+	v := s.index.view()
+	defer v.discard()
+	h, err := v.ref(name)
+	if err == nil && h.IsZero() {
+		err = &RefError{Name: name, Err: ErrNotFound}
+	}
+	if err != nil {
+		return Ref{}, err
+	}
+	return Ref{Name: name, Commit: h}, nil
+}
+
+// ref returns where a ref is, zero when there is none.
+func (v *view) ref(name RefName) (h Hash, err error) {
+	_, err = v.get(refKey(name), func(val []byte) error {
+		var err error
+		if h, err = decodeRef(val); err != nil {
+			err = &CorruptError{Kind: "ref", Object: string(name), Reason: err.Error()}
+		}
+		return err
+	})
+	return h, err
 }
 
 // Branches returns all branches by name.
-func (s *Store) Branches(ctx context.Context) ([]Ref, error) { return nil, errors.ErrUnsupported }
+func (s *Store) Branches(ctx context.Context) ([]Ref, error) { return s.refs(branchPrefix) }
 
 // Tags returns all tags by name.
-func (s *Store) Tags(ctx context.Context) ([]Ref, error) { return nil, errors.ErrUnsupported }
+func (s *Store) Tags(ctx context.Context) ([]Ref, error) { return s.refs(tagPrefix) }
+
+func (s *Store) refs(prefix string) ([]Ref, error) {
+	end, err := s.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	v := s.index.view()
+	defer v.discard()
+	return v.refs(prefix)
+}
+
+func (v *view) refs(prefix string) ([]Ref, error) {
+	var out []Ref
+	err := v.scan(refKey(RefName(prefix)), func(key, val []byte) error {
+		name := RefName(bytes.Clone(key[1:]))
+		h, err := decodeRef(val)
+		if err != nil {
+			return &CorruptError{Kind: "ref", Object: string(name), Reason: err.Error()}
+		}
+		out = append(out, Ref{name, h})
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read refs: %w", err)
+	}
+	return out, nil
+}

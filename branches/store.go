@@ -3,7 +3,13 @@ package branches
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,15 +20,192 @@ type Options struct {
 	Wait   time.Duration
 	Logger *slog.Logger     // nil: discard
 	Now    func() time.Time // nil: time.Now
+
+	fs     fsys // nil: the operating system's
+	faults *faults
 }
 
 // Store is an open store. Its methods are safe for concurrent use.
-type Store struct{}
+type Store struct {
+	dir   string
+	log   *slog.Logger
+	now   func() time.Time
+	free  func(dir string) (int64, error)
+	fs    fsys
+	lock  *os.File
+	index *index
+	packs *packs
+
+	// life counts calls under way. It is no RWMutex: a caller's loop over pages
+	// may make other calls, which must not wait for a Close that waits for it.
+	life struct {
+		sync.Mutex
+		calls  sync.WaitGroup
+		closed bool
+	}
+
+	// flush orders what writers make durable, so that recorded pack lengths
+	// only grow and a node is stored once.
+	flush sync.Mutex
+	// update orders transactions that change refs.
+	update sync.Mutex
+	// collecting lets one gc run at a time.
+	collecting sync.Mutex
+
+	leases leases
+	// rootGen grows with every change of what gc starts from.
+	rootGen atomic.Int64
+}
 
 // Open opens the store at o.Dir and creates it when the directory is missing or
 // empty. One process at a time has a store open: Open waits up to o.Wait, then
 // returns a [LockError]. It repairs what a crash left (a pack's unfinished tail).
-func Open(ctx context.Context, o Options) (*Store, error) { return nil, errors.ErrUnsupported }
+func Open(ctx context.Context, o Options) (_ *Store, err error) {
+	s := &Store{dir: o.Dir, log: o.Logger, now: o.Now, fs: o.fs, free: freeBytes}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	if s.fs == nil {
+		s.fs = osFS{}
+	}
+	if o.Dir == "" {
+		return nil, errors.New("open store: no directory given")
+	}
+	s.leases.init()
+	if _, err := os.Stat(o.Dir); errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(filepath.Dir(o.Dir), 0o700); err != nil {
+			return nil, fmt.Errorf("open store: %w", err)
+		}
+		if err := makeDir(s.fs, o.Dir); err != nil {
+			return nil, fmt.Errorf("open store: %w", err)
+		}
+	}
+	if s.lock, err = lockDir(ctx, o.Dir, o.Wait); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.release())
+		}
+	}()
+	fresh, err := checkFormat(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	roomy, err := useReserve(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, sub := range []string{"index", "packs"} {
+		if err := makeDir(s.fs, filepath.Join(o.Dir, sub)); err != nil {
+			return nil, fmt.Errorf("open store: %w", err)
+		}
+	}
+	if s.index, err = openIndex(filepath.Join(o.Dir, "index"), roomy, s.log, o.faults); err != nil {
+		return nil, err
+	}
+	if err := s.openPacks(); err != nil {
+		return nil, err
+	}
+	if fresh {
+		if err := writeFormat(o.Dir); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func (s *Store) openPacks() error {
+	durable, err := s.packRecords()
+	if err != nil {
+		return err
+	}
+	ps, notes, err := openPacks(s.fs, filepath.Join(s.dir, "packs"), durable)
+	if err != nil {
+		return err
+	}
+	s.packs = ps
+	ps.swept = func(err error) { s.log.Warn("cannot remove a collected pack", "store", s.dir, "error", err) }
+	for _, n := range notes {
+		s.log.Info("repaired after a crash", "store", s.dir, "what", n)
+	}
+	newest := uint64(0)
+	for id := range durable {
+		newest = max(newest, id)
+	}
+	if newest == 0 {
+		return nil
+	}
+	return ps.resume(newest, durable[newest])
+}
+
+// packRecords reads the durable length of every pack.
+func (s *Store) packRecords() (map[uint64]int64, error) {
+	v := s.index.view()
+	defer v.discard()
+	out := map[uint64]int64{}
+	err := v.scan([]byte{tablePack}, func(key, val []byte) error {
+		if len(key) != 9 {
+			return &CorruptError{Kind: "pack", Object: fmt.Sprintf("%q", key), Reason: "malformed key"}
+		}
+		id := packKeyID(key)
+		n, err := decodePackRecord(val)
+		if err != nil {
+			return &CorruptError{Kind: "pack", Object: packName(id), Reason: err.Error()}
+		}
+		out[id] = n
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read pack records: %w", err)
+	}
+	return out, nil
+}
+
+// begin keeps the store open for one call; the caller calls end.
+func (s *Store) begin() (end func(), err error) {
+	s.life.Lock()
+	defer s.life.Unlock()
+	if s.life.closed {
+		return nil, fmt.Errorf("use store: %w", ErrClosed)
+	}
+	s.life.calls.Add(1)
+	return s.life.calls.Done, nil
+}
 
 // Close waits for calls under way and releases the store. Idempotent.
-func (s *Store) Close() error { return errors.ErrUnsupported }
+func (s *Store) Close() error {
+	s.life.Lock()
+	closed := s.life.closed
+	s.life.closed = true
+	s.life.Unlock()
+	s.life.calls.Wait()
+	if closed {
+		return nil
+	}
+	if err := s.release(); err != nil {
+		return fmt.Errorf("close store: %w", err)
+	}
+	return nil
+}
+
+// release lets go of everything Open took, in reverse.
+func (s *Store) release() error {
+	var errs []error
+	if s.packs != nil {
+		errs = append(errs, s.packs.close())
+	}
+	if s.index != nil {
+		errs = append(errs, s.index.close())
+		if err := keepReserve(s.dir); err != nil {
+			s.log.Warn("cannot keep a reserve for a full disk", "store", s.dir, "error", err)
+		}
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,87 @@
+package branches
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockPoll is how often a waiting process tries again. Most commands hold the
+// store for tens of milliseconds.
+const lockPoll = 5 * time.Millisecond
+
+// lockDir takes the store's lock, waiting up to wait for another process. The
+// kernel releases it when the process ends, however it ends. The returned file
+// is the lock: closing it lets go.
+func lockDir(ctx context.Context, dir string, wait time.Duration) (_ *os.File, err error) {
+	name := filepath.Join(dir, "lock")
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock store: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+		}
+	}()
+	deadline := time.Now().Add(wait)
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock store: %w", err)
+		}
+		if !time.Now().Before(deadline) {
+			return nil, lockHolder(dir, f)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("lock store: %w", ctx.Err())
+		case <-time.After(lockPoll):
+		}
+	}
+	// Who holds it is for people to read; on a full disk it goes unsaid.
+	if err := f.Truncate(0); err == nil {
+		_, _ = f.WriteAt([]byte(fmt.Sprintf("%d\n%s\n", os.Getpid(), commandName())), 0)
+	}
+	return f, nil
+}
+
+func lockHolder(dir string, f *os.File) error {
+	e := &LockError{Dir: dir}
+	b := make([]byte, 4096)
+	n, _ := f.ReadAt(b, 0)
+	pid, command, ok := bytes.Cut(b[:n], []byte("\n"))
+	if ok {
+		if p, err := strconv.Atoi(string(pid)); err == nil {
+			e.PID, e.Command = p, strings.TrimSpace(string(command))
+		}
+	}
+	return e
+}
+
+// commandName is the program and its verb. Arguments stay out of it: they may
+// be secrets.
+func commandName() string {
+	name := filepath.Base(os.Args[0])
+	for _, a := range os.Args[1:] {
+		if ValidateName(a) == nil {
+			return name + " " + a
+		}
+		break
+	}
+	return name
+}

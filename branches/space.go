@@ -1,0 +1,141 @@
+package branches
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The index writes through memory maps of files that are longer than what is on
+// disk. On a full file system the kernel answers such a write with SIGBUS, which
+// ends the process. Two things keep that from happening: nothing is written
+// unless there is room for it and for what the index does on the side, and a
+// reserve of blocks is given back when even opening the store would not fit.
+const (
+	// indexSlackBytes is what the index may need beside what it is told to
+	// store: the log of a memtable, and the table it becomes at close.
+	indexSlackBytes = 2*memtableBytes + 8<<20
+	reserveName     = "reserve"
+	reserveBytes    = indexSlackBytes
+)
+
+// freeBytes is how much an ordinary write may still take.
+func freeBytes(dir string) (int64, error) {
+	var st unix.Statfs_t
+	for {
+		err := unix.Statfs(dir, &st)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("stat file system of %s: %w", dir, err)
+		}
+		// Root may take what is kept for it, and its writes through a map do.
+		free := st.Bavail
+		if os.Geteuid() == 0 {
+			free = st.Bfree
+		}
+		return int64(min(free, 1<<62/uint64(st.Bsize))) * st.Bsize, nil
+	}
+}
+
+// needSpace refuses a write of n bytes that could fill the disk. What is asked
+// for beside n covers the index's side work, merging all its tables included.
+func (s *Store) needSpace(n int64) error {
+	free, err := s.free(s.dir)
+	if err != nil {
+		return err
+	}
+	if need := n + indexSlackBytes + s.index.bytes(); free < need {
+		return noSpace("write store", free, need)
+	}
+	return nil
+}
+
+// roomToCollect asks for less than a writer needs, because collecting is how
+// space is made.
+func (s *Store) roomToCollect() error {
+	free, err := s.free(s.dir)
+	if err == nil && free < indexSlackBytes/2 {
+		err = noSpace("write store", free, indexSlackBytes/2)
+	}
+	return err
+}
+
+func noSpace(what string, free, need int64) error {
+	return fmt.Errorf("%s: %w: %.1f MiB are free, %.1f MiB are needed: %w",
+		what, ErrNoSpace, float64(free)/(1<<20), float64(need)/(1<<20), unix.ENOSPC)
+}
+
+// useReserve frees the reserve when the store could not be opened otherwise.
+// roomy tells whether there is room for more than the least.
+func useReserve(dir string) (roomy bool, err error) {
+	free, err := freeBytes(dir)
+	if err != nil {
+		return false, err
+	}
+	if free < indexSlackBytes {
+		if err := os.Remove(filepath.Join(dir, reserveName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, fmt.Errorf("free reserve: %w", err)
+		}
+		if free, err = freeBytes(dir); err != nil {
+			return false, err
+		}
+		if free < indexSlackBytes/2 {
+			return false, noSpace("open store", free, indexSlackBytes)
+		}
+	}
+	tables, err := filepath.Glob(filepath.Join(dir, "index", "*.sst"))
+	if err != nil {
+		return false, err
+	}
+	need := int64(indexSlackBytes)
+	for _, t := range tables {
+		if info, err := os.Stat(t); err == nil {
+			need += info.Size()
+		}
+	}
+	return free >= need, nil
+}
+
+// keepReserve sets blocks aside for a full disk, unless the disk is that full
+// already.
+func keepReserve(dir string) error {
+	name := filepath.Join(dir, reserveName)
+	if info, err := os.Stat(name); err == nil && info.Size() == reserveBytes {
+		return nil
+	}
+	free, err := freeBytes(dir)
+	if err != nil || free < 2*reserveBytes {
+		return err
+	}
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("make reserve: %w", err)
+	}
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, reserveBytes); err != nil {
+		// A file system that cannot do it goes without.
+		return errors.Join(f.Close(), os.Remove(name))
+	}
+	return f.Close()
+}
+
+// allocated is what a file occupies; holes do not count.
+func allocated(info fs.FileInfo) int64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Blocks * 512
+	}
+	return info.Size()
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
