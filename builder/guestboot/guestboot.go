@@ -19,6 +19,14 @@ var (
 	ErrMirror = errors.New("package mirror cannot be used")
 )
 
+// Cmdline is what every guest kernel is started with, besides console= and what
+// depends on the VMM. docs/boot.md says what each word is for and what it saves.
+const Cmdline = "quiet panic=-1 reboot=t audit=0" +
+	" cryptomgr.notests initcall_blacklist=load_system_certificate_list" +
+	" noreplace-smp lpj=1000000 8250.nr_uarts=1" +
+	" i8042.noaux i8042.nomux i8042.nopnp i8042.nokbd" +
+	" random.trust_cpu=on rdinit=/init"
+
 // Options of Ensure and Find.
 type Options struct {
 	// Dir is DATA/kernel; it is created with mode 0700 when missing.
@@ -48,7 +56,7 @@ type Guest struct {
 // Digests name the kernel and initramfs a commit was made with.
 type Digests struct {
 	Kernel    string // Guest.KernelDigest
-	Initramfs string // Guest.InitramfsDigest; empty means any
+	Initramfs string // Guest.InitramfsDigest; empty is the one made of Options.InitELF
 }
 
 // Ensure returns the guest to boot new sandboxes with. The first call fetches a
@@ -56,11 +64,15 @@ type Digests struct {
 // calls with the same InitELF find both and take a few milliseconds.
 //
 // It fails with ErrNoApt or ErrMirror, whose text says what to do about it.
-func Ensure(ctx context.Context, o Options) (Guest, error) { return ensure(ctx, o) }
+func Ensure(ctx context.Context, o Options) (Guest, error) {
+	return ensure(ctx, o, aptSource{progress: o.Progress})
+}
 
-// Find returns the guest of an earlier commit. It reads only Options.Dir and
+// Find returns the guest of an earlier commit. It touches only Options.Dir and
 // fails with ErrNotFound when either file is not there.
-func Find(ctx context.Context, o Options, d Digests) (Guest, error) { return find(ctx, o, d) }
+func Find(ctx context.Context, o Options, d Digests) (Guest, error) {
+	return store{o.Dir}.find(ctx, o.InitELF, d)
+}
 
 // WithConfig writes to dst the initramfs at base with one more archive behind
 // it that holds config as /sietch/config.json (mode 0600). dst is replaced

@@ -1,0 +1,391 @@
+package guestboot
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// metaPackages depend on the newest kernel for virtual machines: Debian's first,
+// then Ubuntu's.
+var metaPackages = []string{"linux-image-cloud-amd64", "linux-image-virtual"}
+
+// kernelParts matches the packages a kernel consists of. Drivers for hardware a
+// guest never has are left where they are.
+var kernelParts = regexp.MustCompile(`^linux-(image|binary|modules)-[0-9]`)
+
+// aptSource takes the kernel from the mirror the host's apt is configured with.
+//
+// apt does what it is good at (sources, keys, proxies, signatures, checksums)
+// on lists and a status file of its own, so that neither the host's packages
+// nor a root user matter.
+type aptSource struct {
+	progress io.Writer
+	// sources, if not empty, replaces the host's sources.list (tests).
+	sources string
+}
+
+func (a aptSource) fetch(ctx context.Context, dir string, log *slog.Logger) (kernelPackage, error) {
+	for _, tool := range []string{"apt-get", "dpkg-deb"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return kernelPackage{}, fmt.Errorf("%w (hint: use a Debian or Ubuntu host, or copy DATA/kernel from one)", ErrNoApt)
+		}
+	}
+	apt, err := a.private()
+	if err != nil {
+		return kernelPackage{}, err
+	}
+	defer os.RemoveAll(apt.dir)
+
+	log.Info("fetching the guest kernel from the package mirror")
+	// A third party's source that fails is none of our business: what counts
+	// is whether the kernel can be had afterwards.
+	updateErr := apt.run(ctx, "update")
+	if ctx.Err() != nil {
+		return kernelPackage{}, context.Cause(ctx)
+	}
+	debs, err := apt.kernel(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return kernelPackage{}, context.Cause(ctx)
+		}
+		return kernelPackage{}, fmt.Errorf("%w: %w (hint: apt-get update && apt-get download %s must work on this host)",
+			ErrMirror, errors.Join(updateErr, err), metaPackages[0])
+	}
+	p := kernelPackage{Modules: make(map[string]string), Debs: make(map[string]string)}
+	for _, deb := range debs {
+		if err := deb.unpackInto(ctx, dir, &p); err != nil {
+			return kernelPackage{}, err
+		}
+	}
+	if p.Image == "" || p.Builtin == "" {
+		return kernelPackage{}, fmt.Errorf("%w: its kernel packages hold no kernel that is understood", ErrMirror)
+	}
+	return p, nil
+}
+
+// private is an apt with state of its own.
+type private struct {
+	dir      string
+	conf     string
+	progress io.Writer
+}
+
+func (a aptSource) private() (private, error) {
+	// Not below DATA: apt downloads as its own user, who may not look in there.
+	dir, err := os.MkdirTemp("", "sietch-apt-")
+	if err != nil {
+		return private{}, fmt.Errorf("prepare apt: %w", err)
+	}
+	p := private{dir: dir, conf: filepath.Join(dir, "apt.conf"), progress: a.progress}
+	if err := p.setUp(a.sources); err != nil {
+		os.RemoveAll(dir)
+		return private{}, fmt.Errorf("prepare apt: %w", err)
+	}
+	return p, nil
+}
+
+func (p private) setUp(sources string) error {
+	if err := os.Chmod(p.dir, 0o755); err != nil {
+		return err
+	}
+	for _, d := range []string{"state", "lists/partial", "cache/archives/partial", "debs", "none"} {
+		if err := os.MkdirAll(filepath.Join(p.dir, d), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := chownToDownloader(filepath.Join(p.dir, "debs")); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(p.dir, "status"), nil, 0o644); err != nil {
+		return err
+	}
+	// #clear: hooks of the host, such as those of docker images and of desktops.
+	conf := fmt.Sprintf(`#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+Dir::State "%[1]s/state";
+Dir::State::lists "%[1]s/lists";
+Dir::State::status "%[1]s/status";
+Dir::State::extended_states "%[1]s/state/extended_states";
+Dir::Cache "%[1]s/cache";
+#clear APT::Architectures;
+APT::Architecture "amd64";
+Acquire::Languages "none";
+Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled "false";
+Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
+Acquire::IndexTargets::deb::DEP-11-icons-small::DefaultEnabled "false";
+Acquire::IndexTargets::deb::DEP-11-icons::DefaultEnabled "false";
+Acquire::IndexTargets::deb::DEP-11-icons-hidpi::DefaultEnabled "false";
+Acquire::IndexTargets::deb::CNF::DefaultEnabled "false";
+Acquire::IndexTargets::deb-src::Sources::DefaultEnabled "false";
+Acquire::Retries "2";
+Acquire::http::Timeout "20";
+Acquire::https::Timeout "20";
+`, p.dir)
+	if sources != "" {
+		list := filepath.Join(p.dir, "sources.list")
+		if err := os.WriteFile(list, []byte(sources), 0o644); err != nil {
+			return err
+		}
+		conf += fmt.Sprintf("Dir::Etc::sourcelist \"%s\";\nDir::Etc::sourceparts \"%s/none\";\n", list, p.dir)
+	}
+	return os.WriteFile(p.conf, []byte(conf), 0o644)
+}
+
+// run runs apt-get; an error ends with what apt complained about.
+func (p private) run(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-c", p.conf, "-q"}, args...)...)
+	cmd.Dir = filepath.Join(p.dir, "debs")
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive")
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if p.progress != nil {
+		both := io.MultiWriter(&said, p.progress)
+		cmd.Stdout, cmd.Stderr = both, both
+	}
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("apt-get %s: %w%s", args[0], err, complaints(said.String()))
+	}
+	return nil
+}
+
+// complaints are the errors and warnings in apt's output.
+func complaints(said string) string {
+	var b strings.Builder
+	for line := range strings.Lines(said) {
+		if strings.HasPrefix(line, "E: ") || strings.HasPrefix(line, "W: ") || strings.HasPrefix(line, "Err:") {
+			b.WriteString("; " + strings.TrimSpace(line))
+		}
+	}
+	return b.String()
+}
+
+// deb is a downloaded package.
+type deb struct {
+	path, name, version string
+	depends             string
+	sum                 string // sha256, hex
+}
+
+// kernel downloads the newest kernel's packages.
+func (p private) kernel(ctx context.Context) ([]deb, error) {
+	var errs []error
+	for _, meta := range metaPackages {
+		m, err := p.download(ctx, meta)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		return p.withParts(ctx, m)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// withParts downloads everything of the kernel m depends on, m included when it
+// is a part itself.
+func (p private) withParts(ctx context.Context, m deb) ([]deb, error) {
+	var parts []deb
+	seen := map[string]bool{m.name: true}
+	for queue := []deb{m}; len(queue) > 0; queue = queue[1:] {
+		d := queue[0]
+		if kernelParts.MatchString(d.name) {
+			parts = append(parts, d)
+		}
+		for _, want := range kernelDependencies(d.depends) {
+			name, _, _ := strings.Cut(want, "=")
+			if seen[name] {
+				continue
+			}
+			seen[name] = true
+			next, err := p.download(ctx, want)
+			if err != nil {
+				return nil, err
+			}
+			queue = append(queue, next)
+		}
+	}
+	if len(parts) == 0 {
+		return nil, fmt.Errorf("package %s depends on no kernel: %q", m.name, m.depends)
+	}
+	return parts, nil
+}
+
+// kernelDependencies picks the parts of a kernel out of a Depends field, as
+// NAME or NAME=VERSION. Of alternatives the first counts.
+func kernelDependencies(depends string) []string {
+	var want []string
+	for clause := range strings.SplitSeq(depends, ",") {
+		first, _, _ := strings.Cut(clause, "|")
+		name, relation, _ := strings.Cut(strings.TrimSpace(first), " ")
+		name, _, _ = strings.Cut(name, ":")
+		if !kernelParts.MatchString(name) {
+			continue
+		}
+		if v, ok := strings.CutPrefix(strings.Trim(relation, "()"), "="); ok {
+			name += "=" + strings.TrimSpace(v)
+		}
+		want = append(want, name)
+	}
+	return want
+}
+
+// download fetches one package, whose checksum apt has checked against the
+// signed lists, and looks into it.
+func (p private) download(ctx context.Context, want string) (deb, error) {
+	debs := filepath.Join(p.dir, "debs")
+	before, err := filepath.Glob(filepath.Join(debs, "*.deb"))
+	if err != nil {
+		return deb{}, err
+	}
+	if err := p.run(ctx, "download", want); err != nil {
+		return deb{}, err
+	}
+	after, err := filepath.Glob(filepath.Join(debs, "*.deb"))
+	if err != nil {
+		return deb{}, err
+	}
+	old := make(map[string]bool)
+	for _, f := range before {
+		old[f] = true
+	}
+	for _, f := range after {
+		if !old[f] {
+			return inspectDeb(ctx, f)
+		}
+	}
+	return deb{}, fmt.Errorf("apt-get download %s: nothing was downloaded", want)
+}
+
+func inspectDeb(ctx context.Context, file string) (deb, error) {
+	d := deb{path: file}
+	for _, f := range []struct {
+		name string
+		to   *string
+	}{{"Package", &d.name}, {"Version", &d.version}, {"Depends", &d.depends}} {
+		out, err := exec.CommandContext(ctx, "dpkg-deb", "-f", file, f.name).Output()
+		if err != nil {
+			return d, fmt.Errorf("inspect %s: dpkg-deb: %w", filepath.Base(file), err)
+		}
+		*f.to = strings.TrimSpace(string(out))
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return d, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return d, err
+	}
+	d.sum = hex.EncodeToString(h.Sum(nil))
+	return d, nil
+}
+
+// unpackInto writes what is of interest in a package into dir and notes it in p.
+// File names are our own: those in the archive only say what a file is.
+func (d deb) unpackInto(ctx context.Context, dir string, p *kernelPackage) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("unpack %s: %w", filepath.Base(d.path), err)
+		}
+	}()
+	if err := os.MkdirAll(filepath.Join(dir, "modules"), 0o700); err != nil {
+		return err
+	}
+	p.Debs[d.name+" "+d.version] = d.sum
+	cmd := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", d.path)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	sortErr := p.sort(tar.NewReader(out), dir)
+	io.Copy(io.Discard, out) // to its end, or Wait would report a broken pipe
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("dpkg-deb: %w: %s", err, strings.TrimSpace(said.String()))
+	}
+	return sortErr
+}
+
+func (p *kernelPackage) sort(r *tar.Reader, dir string) error {
+	for {
+		h, err := r.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if h.Typeflag != tar.TypeReg {
+			continue
+		}
+		name, to := path.Clean("/"+h.Name), ""
+		rest, isModule := moduleTree(name)
+		switch {
+		case strings.HasPrefix(name, "/boot/vmlinuz-"):
+			p.Version = strings.TrimPrefix(name, "/boot/vmlinuz-")
+			to = filepath.Join(dir, "vmlinuz")
+			p.Image = to
+		case isModule && rest == "modules.builtin":
+			to = filepath.Join(dir, "modules.builtin")
+			p.Builtin = to
+		case isModule && isModuleFile(rest):
+			to = filepath.Join(dir, "modules", moduleName(rest)+".ko")
+			p.Modules[moduleName(rest)] = to
+		default:
+			continue
+		}
+		if err := writeFile(to, r); err != nil {
+			return err
+		}
+	}
+}
+
+// moduleTree returns what follows /lib/modules/VERSION/ in a path.
+func moduleTree(name string) (string, bool) {
+	name = strings.TrimPrefix(name, "/usr")
+	rest, ok := strings.CutPrefix(name, "/lib/modules/")
+	if !ok {
+		return "", false
+	}
+	_, rest, ok = strings.Cut(rest, "/")
+	return rest, ok
+}
+
+func isModuleFile(name string) bool {
+	for _, suffix := range []string{".ko", ".ko.xz", ".ko.zst", ".ko.gz"} {
+		if strings.HasSuffix(name, suffix) {
+			return true
+		}
+	}
+	return false
+}
+
+func writeFile(name string, r io.Reader) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := io.Copy(f, io.LimitReader(r, sizeLimit)); err != nil {
+		return err
+	}
+	return f.Close()
+}
