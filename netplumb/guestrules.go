@@ -19,7 +19,7 @@ func (p *Plumber) guestRules(n Network) ruleset {
 	tapNet := netip.PrefixFrom(p.opts.GatewayAddr, p.opts.PrefixBits).Masked()
 	t := table{family: nftables.TableFamilyIPv4, name: guestTable}
 
-	spoofed := []rule{
+	guard := []rule{
 		when("not the guest's address", from(tap), saddrNot(p.opts.GuestAddr), drop()),
 	}
 	// Tracking is told (see sysctls) not to adopt connections half-way, so
@@ -38,8 +38,11 @@ func (p *Plumber) guestRules(n Network) ruleset {
 	forward := inherited
 
 	var nat []chain
-	if n.Mode == NAT {
-		spoofed = append(spoofed,
+	if n.Mode == None {
+		// Nothing can be routed, but being told so beats finding out.
+		guard = append(guard, when("", from(tap), daddrNot(p.opts.GatewayAddr), jump("refuse")))
+	} else {
+		guard = append(guard,
 			when("", from(uplinkName), saddrIn(tapNet), drop()),
 			when("", from(uplinkName), daddrIn(tapNet), drop()),
 		)
@@ -66,7 +69,7 @@ func (p *Plumber) guestRules(n Network) ruleset {
 	in.drop, fwd.drop = true, true
 	t.chains = append([]chain{
 		refuse(),
-		base("spoofed", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, *nftables.ChainPriorityRaw, spoofed...),
+		base("guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, *nftables.ChainPriorityRaw, guard...),
 		in, fwd,
 	}, nat...)
 	return ruleset{tables: []table{t}}

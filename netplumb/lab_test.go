@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -90,10 +91,13 @@ func addDefaultRoute(via netip.Addr) error {
 	return netlink.RouteAdd(&netlink.Route{Gw: via.AsSlice()})
 }
 
+// noRateLimit lets a namespace refuse datagrams as often as the tests ask.
+func noRateLimit() error { return writeSysctl("/proc/sys/net/ipv4/icmp_ratelimit", "0") }
+
 // makeInternet connects the scratch host to something that can stand for the
 // rest of the world.
 func makeInternet() error {
-	if err := upLo(); err != nil {
+	if err := errors.Join(upLo(), noRateLimit()); err != nil {
 		return err
 	}
 	var err error
@@ -117,6 +121,9 @@ func makeInternet() error {
 			if err := addAddr(a.iface, a.prefix); err != nil {
 				return err
 			}
+		}
+		if err := noRateLimit(); err != nil {
+			return err
 		}
 		for _, a := range []netip.Addr{webAddr, metadataAddr} {
 			l, err := net.Listen("tcp4", netip.AddrPortFrom(a, 80).String())
@@ -175,7 +182,8 @@ func servePackets(c net.PacketConn) {
 // guest is a machine on the tap of a sandbox.
 type guest struct {
 	*lab
-	taps [2]*os.File
+	taps    [2]*os.File
+	copying sync.WaitGroup
 }
 
 func attach(t testing.TB, p *Plumber, id string) *guest {
@@ -183,7 +191,7 @@ func attach(t testing.TB, p *Plumber, id string) *guest {
 	g := &guest{}
 	if err := p.Enter(id, func() (err error) {
 		g.taps[0], err = openTap(p.opts.TapName)
-		return err
+		return errors.Join(err, noRateLimit())
 	}); err != nil {
 		t.Fatalf("attach to tap of %s: %v", id, err)
 	}
@@ -207,11 +215,47 @@ func attach(t testing.TB, p *Plumber, id string) *guest {
 	if err != nil {
 		t.Fatalf("make guest of %s: %v", id, err)
 	}
-	for i := range g.taps {
-		go copyFrames(g.taps[i], g.taps[1-i])
-	}
+	g.pump(t, p, id)
 	t.Cleanup(g.detach)
 	return g
+}
+
+// pump copies frames once both taps take them.
+func (g *guest) pump(t testing.TB, p *Plumber, id string) {
+	t.Helper()
+	for i := range g.taps {
+		g.copying.Go(func() { copyFrames(g.taps[i], g.taps[1-i]) })
+	}
+	wait := func(iface string) func() error {
+		return func() error {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			return awaitRunning(t.Context(), fd, iface)
+		}
+	}
+	if err := errors.Join(p.Enter(id, wait(p.opts.TapName)), g.run(wait("eth0"))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// move takes the guest from one sandbox's tap to another's, as a clone finds
+// itself: with the memory of its original and another network around it.
+func (g *guest) move(t testing.TB, p *Plumber, id string) {
+	t.Helper()
+	g.taps[1].SetReadDeadline(time.Now())
+	g.taps[0].Close()
+	g.copying.Wait()
+	g.taps[1].SetReadDeadline(time.Time{})
+	if err := p.Enter(id, func() (err error) {
+		g.taps[0], err = openTap(p.opts.TapName)
+		return err
+	}); err != nil {
+		t.Fatalf("attach to tap of %s: %v", id, err)
+	}
+	g.pump(t, p, id)
 }
 
 func (g *guest) detach() {
@@ -344,6 +388,37 @@ func outcome(err error) string {
 		return silent
 	}
 	return err.Error()
+}
+
+// connectLab joins a namespace to the scratch host by a veth.
+func connectLab(t testing.TB, l *lab, iface, hostPrefix string, inside netip.Addr) {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = iface
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(l.fd)}
+	if err := netlink.LinkAdd(veth); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { netlink.LinkDel(veth) })
+	if err := addAddr(iface, hostPrefix); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.run(func() error {
+		if err := addAddr("eth0", inside.String()+"/24"); err != nil {
+			return err
+		}
+		return addDefaultRoute(netip.MustParsePrefix(hostPrefix).Addr())
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func addRoute(dst string, via netip.Addr) error {
+	_, n, err := net.ParseCIDR(dst)
+	if err != nil {
+		return err
+	}
+	return netlink.RouteReplace(&netlink.Route{Dst: n, Gw: via.AsSlice()})
 }
 
 func addrPort(a netip.Addr, port uint16) string { return netip.AddrPortFrom(a, port).String() }

@@ -57,14 +57,13 @@ func (k *linux) observeBridge(h *netlink.Handle) (bridge, error) {
 	if b.prefix, err = firstPrefix(h, l); err != nil {
 		return bridge{}, err
 	}
-	b.ready = b.prefix.IsValid() && l.Attrs().Flags&net.FlagUp != 0
-	for _, s := range bridgeSysctls {
-		v, err := readSysctl(ifaceSysctl(s.name, k.names.bridge()))
-		if err != nil && !(s.optional && errors.Is(err, os.ErrNotExist)) {
-			return bridge{}, err
-		}
-		b.ready = b.ready && (v == s.value || err != nil)
+	// Whoever turns ip_forward off turns it off on every interface. The other
+	// settings are nobody's business.
+	v, err := readSysctl(ifaceSysctl(forwarding, k.names.bridge()))
+	if err != nil {
+		return bridge{}, err
 	}
+	b.ready = b.prefix.IsValid() && l.Attrs().Flags&net.FlagUp != 0 && v == "1"
 	return b, nil
 }
 
@@ -75,7 +74,7 @@ var bridgeSysctls = []struct {
 	optional bool // a kernel without IPv6
 }{
 	{"ipv6/disable_ipv6", "1", true},
-	{"ipv4/forwarding", "1", false},
+	{forwarding, "1", false},
 	// Forwarded ports answer on 127.0.0.1: the kernel has to route such a
 	// source address out of the bridge. What comes in from there for
 	// 127.0.0.0/8 is dropped by the guard chain.

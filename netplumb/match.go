@@ -96,6 +96,7 @@ func loadDport(reg uint32) expr.Any {
 }
 
 func saddrNot(a netip.Addr) part { return part{loadSaddr(reg1), differs(a.AsSlice())} }
+func daddrNot(a netip.Addr) part { return part{loadDaddr(reg1), differs(a.AsSlice())} }
 func daddr(a netip.Addr) part    { return part{loadDaddr(reg1), equal(a.AsSlice())} }
 
 func daddrIn(p netip.Prefix) part {

@@ -130,23 +130,6 @@ func (p *Plumber) Enter(id string, fn func() error) error {
 	return p.kernel.enter(id, fn)
 }
 
-// Dial connects to address, an IP address and a port, from inside the
-// namespace of a sandbox. The guest sees the gateway as the other end. The
-// connection is an ordinary one afterwards and may be used from anywhere.
-func (p *Plumber) Dial(ctx context.Context, id, network, address string) (net.Conn, error) {
-	// A name would be resolved on threads outside the namespace.
-	if _, err := netip.ParseAddrPort(address); err != nil {
-		return nil, fmt.Errorf("dial from %s: %w", id, err)
-	}
-	var conn net.Conn
-	err := p.Enter(id, func() (err error) {
-		var d net.Dialer
-		conn, err = d.DialContext(ctx, network, address)
-		return err
-	})
-	return conn, err
-}
-
 // Cut makes the namespace of a sandbox forget every connection. What a guest
 // that was put back in time still believes open is then reset at its next
 // packet instead of reaching a peer that has moved on.
