@@ -22,11 +22,15 @@ import (
 func TestScripts(t *testing.T) {
 	needBinary(t)
 	testlane.Need(t, testlane.Root)
+	bin := t.TempDir() // with nothing else in it that a script could call
+	if err := os.Symlink(binary, filepath.Join(bin, "sietch")); err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
-			env.Setenv("PATH", filepath.Dir(binary)+":"+os.Getenv("PATH"))
+			env.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 			env.Setenv("SIETCH_DATA_DIR", filepath.Join(env.WorkDir, "data"))
 			env.Setenv("NO_COLOR", "1")
 			env.Setenv("HOME", env.WorkDir)
