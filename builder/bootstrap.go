@@ -139,6 +139,15 @@ func sourcesFor(b baseImage, host []aptSource) []aptSource {
 	return nil
 }
 
+// aptForImages keeps what apt can fetch or compute again out of image layers. It
+// is in the file where Dockerfiles that want the opposite expect it.
+var aptForImages = []string{
+	`APT::Keep-Downloaded-Packages "false";`,
+	`Dir::Cache::pkgcache "";`,
+	`Dir::Cache::srcpkgcache "";`,
+	`Acquire::Languages "none";`,
+}
+
 func (b *Builder) bootstrap(ctx context.Context, tool string, base baseImage, sources []aptSource, progress io.Writer) (Image, error) {
 	temp, release, err := b.store.tempDir()
 	if err != nil {
@@ -154,6 +163,7 @@ func (b *Builder) bootstrap(ctx context.Context, tool string, base baseImage, so
 		"--mode=root", "--variant=minbase", "--format=tar", "--include=ca-certificates",
 		// mmdebstrap leaves the host's there.
 		`--customize-hook=rm -f "$1/etc/resolv.conf" "$1/etc/hostname"`,
+		`--customize-hook=printf '` + strings.Join(aptForImages, `\n`) + `\n' > "$1/etc/apt/apt.conf.d/docker-clean"`,
 		base.suite, "-",
 	}
 	for _, s := range sources {

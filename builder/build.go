@@ -70,8 +70,15 @@ func (b *Builder) Build(ctx context.Context, r BuildRequest) (Image, error) {
 		return Image{}, err
 	}
 	img, err := b.solve(ctx, nil, opt, names, nil, r.display())
+	if errors.Is(err, errStalled) && r.Context == nil {
+		b.log.Warn("build is started again", "err", err)
+		// What was uploaded is cached, and sessions are not used twice.
+		if opt, names, err = r.solveOpt(); err == nil {
+			img, err = b.solve(ctx, nil, opt, names, nil, r.display())
+		}
+	}
 	if err != nil {
-		return Image{}, explainBuild(r, err)
+		return Image{}, explainBuild(b.opts.Dir, r, err)
 	}
 	return img, nil
 }
@@ -297,7 +304,9 @@ func (b *Builder) solve(ctx context.Context, def *llb.Definition, opt client.Sol
 	}
 
 	resp, err := d.watch(ctx, func(ctx context.Context, status chan *client.SolveStatus) (*client.SolveResponse, error) {
-		return e.Solve(ctx, def, opt, status)
+		return guardUploads(ctx, status, func(ctx context.Context, status chan *client.SolveStatus) (*client.SolveResponse, error) {
+			return e.Solve(ctx, def, opt, status)
+		})
 	})
 	if err != nil {
 		if ctx.Err() != nil {
@@ -324,15 +333,14 @@ func (b *Builder) solve(ctx context.Context, def *llb.Definition, opt client.Sol
 
 // explainBuild gives a failed build its lines of the Dockerfile and its
 // sentinel.
-func explainBuild(r BuildRequest, err error) error {
+func explainBuild(dir string, r BuildRequest, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrEngine) || errors.Is(err, ErrNotRoot) {
 		return err
 	}
 	var lines bytes.Buffer
 	printSources(&lines, err)
-	if isNoSpace(err) {
-		return err
-	}
+	// A full disk makes anything fail, in words of its own.
+	err = noteSpace(dir, err)
 	if d, ok := detailOf(err); ok {
 		if lines.Len() > 0 {
 			return fmt.Errorf("build: %w\n%s", d, strings.TrimRight(lines.String(), "\n"))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/containerd/typeurl/v2"
 	"github.com/moby/buildkit/util/grpcerrors"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
@@ -17,12 +18,14 @@ const (
 	kindUnreachable kind = "unreachable"
 	kindNotFound    kind = "not-found"
 	kindMissingTool kind = "missing-tool"
+	kindNoSpace     kind = "no-space"
 )
 
 var kindSentinel = map[kind]error{
 	kindUnreachable: ErrUnreachable,
 	kindNotFound:    ErrImageNotFound,
 	kindMissingTool: ErrMissingTool,
+	kindNoSpace:     unix.ENOSPC,
 }
 
 func init() {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,6 +23,8 @@ type treeSize struct {
 	inodes       int64 // each file once, however many names it has
 	blocks       int64 // of data, directories, attributes and block lists
 	contentBytes int64 // Image.SizeBytes
+	// xattrs are the extended attributes, by path from "/".
+	xattrs map[string]map[string]string
 }
 
 // imageBytes is the size of the image for the tree, in whole MiB. It counts
@@ -40,24 +43,29 @@ func (t treeSize) imageBytes() int64 {
 
 // measure walks a tree once.
 func measure(ctx context.Context, dir string) (treeSize, error) {
-	var t treeSize
-	seen := map[[2]uint64]bool{} // device and inode of files with several names
-	err := measureDir(ctx, dir, seen, &t)
-	return t, err
+	m := measurer{root: dir, seen: map[[2]uint64]bool{}, treeSize: treeSize{xattrs: map[string]map[string]string{}}}
+	err := m.dir(ctx, "/")
+	return m.treeSize, err
 }
 
-func measureDir(ctx context.Context, dir string, seen map[[2]uint64]bool, t *treeSize) error {
+type measurer struct {
+	treeSize
+	root string
+	seen map[[2]uint64]bool // device and inode of files with several names
+}
+
+func (m *measurer) dir(ctx context.Context, dir string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
+	if err := unix.Lstat(filepath.Join(m.root, dir), &st); err != nil {
 		return fmt.Errorf("measure %s: %w", dir, err)
 	}
-	if err := measureInode(dir, &st, t); err != nil {
+	if err := m.inode(dir, &st); err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(dir)
+	entries, err := os.ReadDir(filepath.Join(m.root, dir))
 	if err != nil {
 		return fmt.Errorf("measure: %w", err)
 	}
@@ -66,58 +74,64 @@ func measureDir(ctx context.Context, dir string, seen map[[2]uint64]bool, t *tre
 		names += int64(8+len(e.Name())+3) &^ 3
 		p := filepath.Join(dir, e.Name())
 		if e.IsDir() {
-			if err := measureDir(ctx, p, seen, t); err != nil {
+			if err := m.dir(ctx, p); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := unix.Lstat(p, &st); err != nil {
+		if err := unix.Lstat(filepath.Join(m.root, p), &st); err != nil {
 			return fmt.Errorf("measure %s: %w", p, err)
 		}
 		if st.Nlink > 1 {
 			id := [2]uint64{st.Dev, st.Ino}
-			if seen[id] {
+			if m.seen[id] {
 				continue
 			}
-			seen[id] = true
+			m.seen[id] = true
 		}
-		if err := measureInode(p, &st, t); err != nil {
+		if err := m.inode(p, &st); err != nil {
 			return err
 		}
 	}
 	// Every block loses up to a name's length at its end.
-	t.blocks += blocksFor(names+names/8) + 1
+	m.blocks += blocksFor(names+names/8) + 1
 	return nil
 }
 
-// measureInode counts one inode and its content; for directories without their
-// names.
-func measureInode(p string, st *unix.Stat_t, t *treeSize) error {
-	t.inodes++
-	n, err := xattrBytes(p)
+// inode counts one inode and its content; for directories without their names.
+func (m *measurer) inode(p string, st *unix.Stat_t) error {
+	m.inodes++
+	attrs, err := readXattrs(filepath.Join(m.root, p))
 	if err != nil {
 		return err
 	}
-	if n > inlineXattrs {
-		t.blocks++
+	if len(attrs) > 0 {
+		m.xattrs[p] = attrs
+		n := 0
+		for name, value := range attrs {
+			n += (16+len(name)+3)&^3 + (len(value)+3)&^3
+		}
+		if n > inlineXattrs {
+			m.blocks++
+		}
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		data := st.Size
 		if st.Blocks*512 < st.Size {
 			// Holes, or a file system that compresses: only a look tells.
-			if data, err = dataBytes(p, st.Size); err != nil {
+			if data, err = dataBytes(filepath.Join(m.root, p), st.Size); err != nil {
 				return err
 			}
 		}
-		t.contentBytes += data
+		m.contentBytes += data
 		// A list of extents takes a block for every 340 of them, and one more
 		// for 4 or less in the inode; data in bits is what makes many.
-		t.blocks += blocksFor(data) + 1 + blocksFor(data)/2048
+		m.blocks += blocksFor(data) + 1 + blocksFor(data)/2048
 	case unix.S_IFLNK:
-		t.contentBytes += st.Size
+		m.contentBytes += st.Size
 		if st.Size >= 60 {
-			t.blocks++
+			m.blocks++
 		}
 	}
 	return nil
@@ -142,28 +156,27 @@ func dataBytes(p string, size int64) (int64, error) {
 	return min(total, size), nil
 }
 
-// xattrBytes is the space the extended attributes of a file take, 0 for none.
-func xattrBytes(p string) (int64, error) {
+// readXattrs returns the extended attributes of a file, nil for none.
+func readXattrs(p string) (map[string]string, error) {
 	var list [4096]byte
 	n, err := unix.Llistxattr(p, list[:])
 	if err == unix.ENOTSUP || err == nil && n == 0 {
-		return 0, nil
+		return nil, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("list attributes of %s: %w", p, err)
+		return nil, fmt.Errorf("list attributes of %s: %w", p, err)
 	}
-	total := int64(0)
-	for start, k := 0, 0; k < n; k++ {
-		if list[k] != 0 {
-			continue
-		}
-		name := string(list[start:k])
+	out := map[string]string{}
+	for _, name := range strings.Split(strings.TrimRight(string(list[:n]), "\x00"), "\x00") {
 		size, err := unix.Lgetxattr(p, name, nil)
-		if err != nil {
-			return 0, fmt.Errorf("read attribute %s of %s: %w", name, p, err)
+		value := make([]byte, size)
+		if err == nil && size > 0 {
+			size, err = unix.Lgetxattr(p, name, value)
 		}
-		total += int64(16+len(name)+3)&^3 + int64(size+3)&^3
-		start = k + 1
+		if err != nil {
+			return nil, fmt.Errorf("read attribute %s of %s: %w", name, p, err)
+		}
+		out[name] = string(value[:size])
 	}
-	return total, nil
+	return out, nil
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -56,7 +57,7 @@ func makeRootfs(ctx context.Context, dir, target string) (_ rootfsInfo, err erro
 			break
 		}
 		if attempt == 3 || !errors.Is(err, errImageTooSmall) {
-			return rootfsInfo{}, fmt.Errorf("make ext4 image of %d files, %d bytes: %w", tree.inodes, tree.contentBytes, err)
+			return rootfsInfo{}, fmt.Errorf("make ext4 image of %d files with %d bytes: %w", tree.inodes, tree.contentBytes, err)
 		}
 		size *= 2
 	}
@@ -65,7 +66,7 @@ func makeRootfs(ctx context.Context, dir, target string) (_ rootfsInfo, err erro
 		return rootfsInfo{}, fmt.Errorf("make ext4 image: %w", err)
 	}
 	defer f.Close()
-	if err := fixRootfs(ctx, f, dir); err != nil {
+	if err := fixRootfs(ctx, f, dir, tree); err != nil {
 		return rootfsInfo{}, fmt.Errorf("make ext4 image: %w", err)
 	}
 	if err := f.Chmod(0o444); err != nil {
@@ -133,31 +134,81 @@ func emptyConfig(dir string) (string, error) {
 // fixRootfs gives every inode of the image the exact times of its source, which
 // mkfs.ext4 cuts to seconds and to 32 bits, and on the way holds each against
 // its source: an image that lost something is an error here, not a riddle later.
-func fixRootfs(ctx context.Context, f *os.File, dir string) error {
+//
+// The root directory, which mkfs.ext4 makes by itself, gets the mode and owner
+// of its source. Its time is that of the newest thing in it: its own is that of
+// the moment somebody unpacked the image, as archives do not carry it.
+func fixRootfs(ctx context.Context, f *os.File, dir string, tree treeSize) error {
 	fs, err := ext4.Open(f)
 	if err != nil {
 		return err
 	}
-	lostAndFound := false
+	newest, err := newestEntry(dir)
+	if err != nil {
+		return err
+	}
 	return fs.Walk(func(p string, i *ext4.Inode) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		var st unix.Stat_t
 		err := unix.Lstat(filepath.Join(dir, p), &st)
-		if errors.Is(err, unix.ENOENT) && p == "/lost+found" && !lostAndFound {
+		if errors.Is(err, unix.ENOENT) && p == "/lost+found" {
 			// mkfs.ext4 made it and e2fsck wants it.
-			lostAndFound = true
-			return fs.SetTimes(i.Number, epoch, epoch)
+			return fs.SetAttr(i.Number, ext4.Attr{Perm: 0o700, Mtime: epoch, Birth: epoch})
 		}
 		if err != nil {
 			return fmt.Errorf("compare %s: %w", p, err)
 		}
+		a := ext4.Attr{Perm: st.Mode, UID: st.Uid, GID: st.Gid, Mtime: timeOf(st.Mtim), Birth: epoch}
+		if p == "/" {
+			a.Mtime = newest
+			return fs.SetAttr(i.Number, a)
+		}
 		if err := sameInode(i, &st); err != nil {
 			return fmt.Errorf("mkfs.ext4 changed %s: %w", p, err)
 		}
-		return fs.SetTimes(i.Number, timeOf(st.Mtim), epoch)
+		if err := sameXattrs(fs, i, tree.xattrs[p]); err != nil {
+			return fmt.Errorf("mkfs.ext4 changed %s: %w", p, err)
+		}
+		return fs.SetAttr(i.Number, a)
 	})
+}
+
+// sameXattrs compares the attributes of an inode with those of its source.
+func sameXattrs(fs *ext4.FS, i *ext4.Inode, want map[string]string) error {
+	if len(want) == 0 {
+		return nil
+	}
+	have, err := fs.Xattrs(i)
+	if err != nil {
+		return err
+	}
+	for name, value := range want {
+		if got, ok := have[name]; !ok || string(got) != value {
+			return fmt.Errorf("attribute %s is %q, want %q", name, got, value)
+		}
+	}
+	return nil
+}
+
+// newestEntry is the latest time of modification of what is in dir itself.
+func newestEntry(dir string) (time.Time, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return time.Time{}, err
+	}
+	newest := epoch
+	for _, e := range entries {
+		var st unix.Stat_t
+		if err := unix.Lstat(filepath.Join(dir, e.Name()), &st); err != nil {
+			return time.Time{}, err
+		}
+		if t := timeOf(st.Mtim); t.After(newest) {
+			newest = t
+		}
+	}
+	return newest, nil
 }
 
 func sameInode(i *ext4.Inode, st *unix.Stat_t) error {
@@ -178,10 +229,12 @@ func sameInode(i *ext4.Inode, st *unix.Stat_t) error {
 // noteSpace adds to a failure that the disk is full, when it is: mkfs.ext4 does
 // not always say so.
 func noteSpace(dir string, err error) error {
-	if free, ferr := freeBytes(dir); ferr == nil && free < 1<<20 {
-		return withHint(fmt.Errorf("%w: %w", err, unix.ENOSPC), "free space on the file system of "+dir)
+	if !isNoSpace(err) {
+		if free, ferr := freeBytes(dir); ferr != nil || free >= 1<<20 {
+			return err
+		}
 	}
-	return err
+	return newDetailError(kindNoSpace, "free space on the file system of "+dir, err, "no space left on the file system of %s: %v", dir, err)
 }
 
 func freeBytes(dir string) (int64, error) {

@@ -320,8 +320,11 @@ func (s *store) publish(from string, r record) error {
 	if err := renameio.WriteFile(filepath.Join(stage, recordFile), append(b, '\n'), 0o600); err != nil {
 		return fmt.Errorf("add image: %w", err)
 	}
-	if err := os.Rename(filepath.Join(from, rootfsFile), filepath.Join(stage, rootfsFile)); err != nil {
-		return fmt.Errorf("add image: %w", err)
+	// Images that differ in their configuration alone share the file.
+	if err := s.linkRootfs(r.RootfsDigest, filepath.Join(stage, rootfsFile)); err != nil {
+		if err := os.Rename(filepath.Join(from, rootfsFile), filepath.Join(stage, rootfsFile)); err != nil {
+			return fmt.Errorf("add image: %w", err)
+		}
 	}
 	if err := syncDir(stage); err != nil {
 		return fmt.Errorf("add image: %w", err)

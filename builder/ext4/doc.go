@@ -1,5 +1,5 @@
 // Package ext4 reads ext4 file systems out of plain files, without mounting
-// them, and corrects the times of their inodes.
+// them, and corrects the attributes of their inodes.
 //
 // It owns the on-disk format as far as mkfs.ext4 writes it: extents, directory
 // blocks, extended attributes in the inode and in a block, 64-bit group
@@ -11,12 +11,12 @@
 //
 //   - Reading never trusts an offset or a length of the image: damaged images
 //     give [ErrCorrupt], never a panic or an endless loop.
-//   - Only [FS.SetTimes] writes, only into inode table blocks, and it renews the
+//   - Only [FS.SetAttr] writes, only into inode table blocks, and it renews the
 //     checksum of the inode it changes.
 //
 // # Concurrency
 //
-// Reading is safe for concurrent use; SetTimes is not safe beside anything on
+// Reading is safe for concurrent use; SetAttr is not safe beside anything on
 // the same FS.
 //
 // The format is described in the kernel's Documentation/filesystems/ext4.

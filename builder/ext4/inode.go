@@ -16,6 +16,7 @@ const (
 	flagEncrypt    = 0x800
 
 	// Offsets in the inode.
+	offMode, offUID, offUIDHi, offGID, offGIDHi = 0x0, 0x2, 0x78, 0x18, 0x7A
 	offAtime, offCtime, offMtime                = 0x8, 0xC, 0x10
 	offExtraSize, offChecksumHi                 = 0x80, 0x82
 	offCtimeExtra, offMtimeExtra, offAtimeExtra = 0x84, 0x88, 0x8C
@@ -52,9 +53,9 @@ func (fs *FS) Inode(n uint32) (*Inode, error) {
 	le := binary.LittleEndian
 	i := &Inode{
 		Number: n,
-		Mode:   uint32(le.Uint16(raw[0x0:])),
-		UID:    uint32(le.Uint16(raw[0x2:])) | uint32(le.Uint16(raw[0x78:]))<<16,
-		GID:    uint32(le.Uint16(raw[0x18:])) | uint32(le.Uint16(raw[0x7A:]))<<16,
+		Mode:   uint32(le.Uint16(raw[offMode:])),
+		UID:    uint32(le.Uint16(raw[offUID:])) | uint32(le.Uint16(raw[offUIDHi:]))<<16,
+		GID:    uint32(le.Uint16(raw[offGID:])) | uint32(le.Uint16(raw[offGIDHi:]))<<16,
 		Links:  uint32(le.Uint16(raw[0x1A:])),
 		Size:   int64(uint64(le.Uint32(raw[0x4:])) | uint64(le.Uint32(raw[0x6C:]))<<32),
 		raw:    raw,
@@ -131,19 +132,34 @@ func (i *Inode) setTime(off, extraOff int, t time.Time) {
 	le.PutUint32(i.raw[extraOff:], uint32(t.Nanosecond())<<2|uint32(epoch)&3)
 }
 
-// SetTimes sets the modification time of inode n, and the times of access and
-// of change to the same instant, so that the image does not depend on when its
-// source was last read. The creation time becomes birth.
-func (fs *FS) SetTimes(n uint32, mtime, birth time.Time) error {
+// Attr is what SetAttr changes of an inode.
+type Attr struct {
+	Perm uint32 // the low twelve bits of the mode
+	UID  uint32
+	GID  uint32
+	// Mtime becomes the time of access and of change too, so that an image does
+	// not depend on when its source was last read.
+	Mtime time.Time
+	Birth time.Time
+}
+
+// SetAttr changes the attributes of inode n.
+func (fs *FS) SetAttr(n uint32, a Attr) error {
 	i, err := fs.Inode(n)
 	if err != nil {
 		return err
 	}
-	i.setTime(offAtime, offAtimeExtra, mtime)
-	i.setTime(offCtime, offCtimeExtra, mtime)
-	i.setTime(offMtime, offMtimeExtra, mtime)
+	le := binary.LittleEndian
+	le.PutUint16(i.raw[offMode:], uint16(i.Mode&^0o7777|a.Perm&0o7777))
+	le.PutUint16(i.raw[offUID:], uint16(a.UID))
+	le.PutUint16(i.raw[offUIDHi:], uint16(a.UID>>16))
+	le.PutUint16(i.raw[offGID:], uint16(a.GID))
+	le.PutUint16(i.raw[offGIDHi:], uint16(a.GID>>16))
+	i.setTime(offAtime, offAtimeExtra, a.Mtime)
+	i.setTime(offCtime, offCtimeExtra, a.Mtime)
+	i.setTime(offMtime, offMtimeExtra, a.Mtime)
 	if i.hasField(offCrtimeExtra + 4) {
-		i.setTime(offCrtime, offCrtimeExtra, birth)
+		i.setTime(offCrtime, offCrtimeExtra, a.Birth)
 	}
 	fs.sign(i)
 	off, err := fs.inodeOffset(n)

@@ -33,7 +33,7 @@ const (
 	roCompatMetadataSum = 0x400
 )
 
-// File is what an image is read from and, for SetTimes, written to.
+// File is what an image is read from and, for SetAttr, written to.
 type File interface {
 	io.ReaderAt
 	io.WriterAt
