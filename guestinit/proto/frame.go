@@ -150,7 +150,6 @@ func (f *FrameWriter) SendUint32(t FrameType, v uint32) error {
 	return f.Send(t, binary.BigEndian.AppendUint32(nil, v))
 }
 
-
 // Uint32 is the payload of FrameStarted and FrameWindow.
 func Uint32(payload []byte) (uint32, error) {
 	if len(payload) != 4 {

@@ -69,9 +69,11 @@ func (c *Client) Put(ctx context.Context, req PutRequest, tar io.Reader) error {
 		if _, err := io.Copy(onlyWriter{out}, src); err == nil {
 			out.End()
 		}
-		if src.err != nil {
+		if src.err != nil && g.close() {
+			// A stream without an end is an error to the guest. Once it has
+			// ended the stream itself, the connection may be another call's.
 			unread <- src.err
-			k.nc.Close() // a stream without an end is an error to the guest
+			k.nc.Close()
 		}
 	}()
 	// The guest sends nothing but the end.

@@ -67,11 +67,14 @@ func (g *gate) Write(p []byte) (int, error) {
 	return g.w.Write(p)
 }
 
-// close waits for a Write under way and refuses those after it.
-func (g *gate) close() {
+// close waits for a Write under way and refuses those after it. It reports
+// whether it was the first.
+func (g *gate) close() bool {
 	g.mu.Lock()
+	defer g.mu.Unlock()
+	was := g.shut
 	g.shut = true
-	g.mu.Unlock()
+	return !was
 }
 
 // watch makes the end of a silent stream's other side known within two seconds:
