@@ -14,11 +14,18 @@ import (
 type Reaper struct {
 	mu       sync.Mutex
 	running  map[int]*Process
-	starting int                     // Start calls between fork and registration
-	early    map[int]unix.WaitStatus // ended while starting > 0, not registered
+	starting int           // Start calls between fork and registration
+	starts   uint64        // Start calls so far
+	early    map[int]early // ended while starting > 0, not registered
 
 	signals chan os.Signal
 	stopped chan struct{}
+}
+
+// early is a status that came before its process was registered.
+type early struct {
+	status unix.WaitStatus
+	starts uint64 // value of Reaper.starts then
 }
 
 // Process is a child started through the Reaper.
@@ -52,7 +59,7 @@ func New() (*Reaper, error) {
 	}
 	r := &Reaper{
 		running: make(map[int]*Process),
-		early:   make(map[int]unix.WaitStatus),
+		early:   make(map[int]early),
 		signals: make(chan os.Signal, 1),
 		stopped: make(chan struct{}),
 	}
@@ -67,6 +74,8 @@ func New() (*Reaper, error) {
 func (r *Reaper) Start(cmd *exec.Cmd) (*Process, error) {
 	r.mu.Lock()
 	r.starting++
+	r.starts++
+	number := r.starts
 	r.mu.Unlock()
 
 	err := cmd.Start()
@@ -84,9 +93,10 @@ func (r *Reaper) Start(cmd *exec.Cmd) (*Process, error) {
 	}
 	p := &Process{PID: cmd.Process.Pid, done: make(chan struct{})}
 	_ = cmd.Process.Release() // the pid is the reaper's from here
-	if status, ended := r.early[p.PID]; ended {
+	// An entry older than this call is another process's that had the same pid.
+	if e, ended := r.early[p.PID]; ended && e.starts >= number {
 		delete(r.early, p.PID)
-		p.end(status)
+		p.end(e.status)
 		return p, nil
 	}
 	r.running[p.PID] = p
@@ -114,6 +124,12 @@ func (r *Reaper) kill(p *Process, target int, sig unix.Signal) error {
 		return fmt.Errorf("send %s to %d: %w", unix.SignalName(sig), target, err)
 	}
 	return nil
+}
+
+// Alone reports whether this process has no children left, running or not yet
+// reaped.
+func (r *Reaper) Alone() bool {
+	return unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil) == unix.ECHILD
 }
 
 // Close stops reaping. Processes still running are not touched.
@@ -150,7 +166,7 @@ func (r *Reaper) reap() {
 			delete(r.running, pid)
 			p.end(status)
 		} else if r.starting > 0 {
-			r.early[pid] = status
+			r.early[pid] = early{status, r.starts}
 		}
 		r.mu.Unlock()
 	}

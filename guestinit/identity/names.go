@@ -1,0 +1,215 @@
+package identity
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sietch-dev/sietch/guestinit/proto"
+)
+
+// Names are the files that say who this machine is. They are kept in memory and
+// mounted over the image's: giving a copy its own is then a few writes, and no
+// layer, diff or merge contains what is this copy's alone.
+type Names struct{ dir string }
+
+// The files, as they are called in the directory of Names.
+const (
+	hostname  = "hostname"
+	hosts     = "hosts"
+	resolv    = "resolv.conf"
+	machineID = "machine-id"
+	bootID    = "boot_id"
+)
+
+// NamesOptions say what Mount mounts.
+type NamesOptions struct {
+	// Dir is where the files are made; it is created, and must be in memory.
+	Dir string
+	// Root is the machine's root, "/" but in tests.
+	Root string
+	// DNS is the name server; empty for a machine that must not have one.
+	DNS string
+	// MachineID mounts a machine id also where the image has none.
+	MachineID bool
+	// mount mounts the file src over dst; tests replace it.
+	mount func(src, dst string) error
+}
+
+// Mount makes the files and mounts them. What one image makes impossible (a
+// file where /etc should be, say) is a remark; the other files are mounted all
+// the same.
+func Mount(o NamesOptions) (_ *Names, remarks []error, err error) {
+	if o.mount == nil {
+		o.mount = func(src, dst string) error { return unix.Mount(src, dst, "", unix.MS_BIND, "") }
+	}
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+		return nil, nil, fmt.Errorf("make names: %w", err)
+	}
+	n := &Names{o.Dir}
+	nameServer := ""
+	if o.DNS != "" {
+		nameServer = "nameserver " + o.DNS + "\n"
+	}
+	for name, text := range map[string]string{hostname: "", hosts: hostsFile(""), resolv: nameServer, machineID: "", bootID: ""} {
+		if err := os.WriteFile(filepath.Join(o.Dir, name), []byte(text), 0o644); err != nil {
+			return nil, nil, fmt.Errorf("make names: %w", err)
+		}
+	}
+	remark := func(err error) {
+		if err != nil {
+			remarks = append(remarks, err)
+		}
+	}
+	etc := filepath.Join(o.Root, "etc")
+	for _, name := range []string{hostname, hosts, resolv} {
+		remark(o.cover(name, filepath.Join(etc, name), true))
+	}
+	remark(o.cover(machineID, filepath.Join(etc, machineID), o.MachineID))
+	// Where it is a file of its own and not the usual link to the other.
+	dbus := filepath.Join(o.Root, "var/lib/dbus/machine-id")
+	if fi, err := os.Lstat(dbus); err == nil && fi.Mode().IsRegular() {
+		remark(o.cover(machineID, dbus, false))
+	}
+	remark(o.cover(bootID, filepath.Join(o.Root, "proc/sys/kernel/random/boot_id"), false))
+	return n, remarks, nil
+}
+
+// OpenNames is Names that another process has mounted from dir.
+func OpenNames(dir string) *Names { return &Names{dir} }
+
+// cover mounts a file of ours over one of the machine's. Where that is missing
+// it is left out, or made if create is set, with the directories in front of it.
+func (o NamesOptions) cover(name, target string, create bool) error {
+	at, err := resolve(o.Root, target)
+	if err != nil {
+		return fmt.Errorf("mount over %s: %w", target, err)
+	}
+	fi, err := os.Lstat(at)
+	switch {
+	case err == nil && !fi.Mode().IsRegular():
+		return fmt.Errorf("mount over %s: it is no file", target)
+	case errors.Is(err, fs.ErrNotExist) && !create:
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		if err := makeFile(at); err != nil {
+			if at == target {
+				return fmt.Errorf("mount over %s: %w", target, err)
+			}
+			// A link to where no file can be made, such as into /proc.
+			at = target
+			if err := errors.Join(os.Remove(at), makeFile(at)); err != nil {
+				return fmt.Errorf("mount over %s: %w", target, err)
+			}
+		}
+	case err != nil:
+		return fmt.Errorf("mount over %s: %w", target, err)
+	}
+	if err := o.mount(filepath.Join(o.Dir, name), at); err != nil {
+		return fmt.Errorf("mount over %s: %w", target, err)
+	}
+	return nil
+}
+
+func makeFile(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// maxLinks is the kernel's own limit.
+const maxLinks = 40
+
+// resolve follows the links of path, which is below root, as a program whose
+// root is root would, dangling ones to their end included.
+func resolve(root, path string) (string, error) {
+	rest := strings.TrimPrefix(filepath.Clean(path), filepath.Clean(root))
+	at, links := root, 0
+	for rest != "" {
+		var part string
+		part, rest, _ = strings.Cut(strings.TrimPrefix(rest, "/"), "/")
+		switch part {
+		case "", ".":
+			continue
+		case "..":
+			if at != root {
+				at = filepath.Dir(at)
+			}
+			continue
+		}
+		next := filepath.Join(at, part)
+		fi, err := os.Lstat(next)
+		if err != nil || fi.Mode()&fs.ModeSymlink == 0 {
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return "", err
+			}
+			at = next
+			continue
+		}
+		if links++; links > maxLinks {
+			return "", unix.ELOOP
+		}
+		target, err := os.Readlink(next)
+		if err != nil {
+			return "", err
+		}
+		if filepath.IsAbs(target) {
+			at = root
+		}
+		rest = target + "/" + rest
+	}
+	return at, nil
+}
+
+// write puts an identity's names into the files. They are written in place: a
+// new file would not be the one that is mounted.
+func (n *Names) write(id proto.Identity) error {
+	for _, f := range []struct{ name, value, text string }{
+		{hostname, id.Hostname, id.Hostname + "\n"},
+		{hosts, id.Hostname, hostsFile(id.Hostname)},
+		{machineID, id.MachineID, id.MachineID + "\n"},
+		{bootID, id.BootID, id.BootID + "\n"},
+	} {
+		if f.value == "" {
+			continue
+		}
+		if err := overwrite(filepath.Join(n.dir, f.name), f.text); err != nil {
+			return fmt.Errorf("write %s: %w", f.name, err)
+		}
+	}
+	return nil
+}
+
+// overwrite replaces the content of a file in place.
+func overwrite(path, text string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.WriteString(text); err != nil {
+		return err
+	}
+	if err := f.Truncate(int64(len(text))); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func hostsFile(name string) string {
+	text := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+	if name != "" {
+		text += proto.GuestAddr + "\t" + name + "\n"
+	}
+	return text
+}
