@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"sort"
@@ -194,6 +195,32 @@ func TestUntrusted(t *testing.T) {
 	err := tartree.Unpack(bytes.NewReader(pack(t, tartree.PackOptions{Path: src})), o)
 	if !errors.Is(err, tartree.ErrRefused) || !strings.Contains(err.Error(), "/null") {
 		t.Errorf("device node: got %v", err)
+	}
+}
+
+// TestSparseBomb: a short stream must not keep a reader busy with zeroes.
+func TestSparseBomb(t *testing.T) {
+	src := t.TempDir()
+	must(t, os.WriteFile(src+"/f", nil, 0o644))
+	must(t, os.Truncate(src+"/f", 1<<42))
+	for _, format := range []string{"gnu", "posix"} {
+		b, err := exec.Command("tar", "-C", src, "-c", "-S", "-H", format, "f").Output()
+		if err != nil {
+			t.Skip("tar:", err)
+		}
+		if err := tartree.Unpack(bytes.NewReader(b), tartree.UnpackOptions{Path: t.TempDir()}); !errors.Is(err, tartree.ErrRefused) {
+			t.Errorf("%s: got %v", format, err)
+		}
+	}
+	must(t, os.Truncate(src+"/f", 1<<30))
+	b, err := exec.Command("tar", "-C", src, "-c", "-S", "f").Output()
+	must(t, err)
+	dst := t.TempDir()
+	must(t, tartree.Unpack(bytes.NewReader(b), tartree.UnpackOptions{Path: dst, Trusted: true}))
+	var st unix.Stat_t
+	must(t, unix.Stat(dst+"/f", &st))
+	if st.Size != 1<<30 || st.Blocks != 0 {
+		t.Errorf("size %d, %d blocks", st.Size, st.Blocks)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,7 +30,7 @@ type UnpackOptions struct {
 
 // ErrRefused is wrapped when an untrusted stream has something that is not
 // taken from strangers.
-var ErrRefused = errors.New("device nodes are not taken from an untrusted source")
+var ErrRefused = errors.New("not taken from an untrusted source")
 
 // ErrArchive is wrapped when the stream itself is damaged.
 var ErrArchive = errors.New("damaged tar stream")
@@ -91,13 +92,14 @@ type unpacker struct {
 }
 
 func (u *unpacker) entry(h *tar.Header) error {
-	switch h.Typeflag {
-	case tar.TypeXGlobalHeader:
+	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil
-	case tar.TypeChar, tar.TypeBlock:
-		if !u.trusted {
-			return named("unpack", h.Name, ErrRefused)
+	}
+	if !u.trusted {
+		if what := strange(h); what != "" {
+			return fmt.Errorf("unpack %s: %s: %w", h.Name, what, ErrRefused)
 		}
+		h.Mode &^= 0o6000
 	}
 	name, err := u.where.entry(h)
 	if err != nil {
@@ -109,9 +111,6 @@ func (u *unpacker) entry(h *tar.Header) error {
 		}
 		return nil
 	}
-	if !u.trusted {
-		h.Mode &^= 0o6000
-	}
 	if h.Typeflag == tar.TypeDir {
 		err = u.directory(h, name)
 	} else {
@@ -121,6 +120,23 @@ func (u *unpacker) entry(h *tar.Header) error {
 		return named("unpack", h.Name, err)
 	}
 	return err
+}
+
+// strange says what about an entry is not taken from strangers.
+func strange(h *tar.Header) string {
+	switch h.Typeflag {
+	case tar.TypeChar, tar.TypeBlock:
+		return "device node"
+	case tar.TypeGNUSparse:
+		return "sparse file"
+	}
+	for key := range h.PAXRecords {
+		if strings.HasPrefix(key, "GNU.sparse.") {
+			// Pack makes none, and a few bytes may stand for years of zeroes.
+			return "sparse file"
+		}
+	}
+	return ""
 }
 
 func (u *unpacker) directory(h *tar.Header, name string) error {
