@@ -19,14 +19,6 @@ var (
 	ErrMirror = errors.New("package mirror cannot be used")
 )
 
-// Cmdline is what every guest kernel is started with, besides console= and what
-// depends on the VMM. docs/boot.md says what each word is for and what it saves.
-const Cmdline = "quiet panic=-1 reboot=t audit=0" +
-	" cryptomgr.notests initcall_blacklist=load_system_certificate_list" +
-	" noreplace-smp lpj=1000000 8250.nr_uarts=1" +
-	" i8042.noaux i8042.nomux i8042.nopnp i8042.nokbd" +
-	" random.trust_cpu=on rdinit=/init"
-
 // Options of Ensure and Find.
 type Options struct {
 	// Dir is DATA/kernel; it is created with mode 0700 when missing.
@@ -49,7 +41,7 @@ type Guest struct {
 	KernelDigest, InitramfsDigest string
 
 	// Cmdline is the kernel command line without console= and device
-	// arguments, which depend on the VMM.
+	// arguments, which depend on the VMM. It is for machines on this host.
 	Cmdline string
 }
 

@@ -1,19 +1,20 @@
 package guestboot
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/hex"
 	"fmt"
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
-
-	"github.com/google/renameio/v2"
 )
 
 // initramfsVersion is part of the key under which an initramfs is found again;
 // it changes when the same guest init and kernel would give another archive.
-const initramfsVersion = "1"
+const initramfsVersion = "2"
 
 func initramfsKey(initDigest [32]byte) string {
 	return initramfsVersion + "-" + hex.EncodeToString(initDigest[:16])
@@ -21,14 +22,16 @@ func initramfsKey(initDigest [32]byte) string {
 
 // writeInitramfs writes the archive a guest starts from:
 //
-//	/init             the guest init
-//	/modules/index    see moduleIndex
-//	/modules/NAME.ko
-//	/dev/console      the kernel opens it for /init before anything is mounted
-//	/dev /proc /sys   mount points
+//	/init                the guest init
+//	/modules/index       see moduleIndex
+//	/modules/NAME.ko     modules for booting
+//	/modules/NAME.ko.gz  modules a running guest may ask for
+//	/dev/console         the kernel opens it for /init before anything is mounted
+//	/dev /proc /sys      mount points
 //
-// It is not compressed: measured under emulation, the kernel is faster at
-// copying than at unpacking (docs/boot.md has the figures).
+// As a whole it is not compressed: measured under emulation, the kernel is
+// faster at copying than at unpacking (docs/boot.md has the figures). What may
+// never be needed is, because it stays in the guest's memory.
 func writeInitramfs(w io.Writer, initELF []byte, modules map[string][]byte) error {
 	infos := make(map[string]module, len(modules))
 	for name, ko := range modules {
@@ -50,12 +53,37 @@ func writeInitramfs(w io.Writer, initELF []byte, modules map[string][]byte) erro
 	a.charDevice("dev/console", 0o600, 5, 1)
 	a.file("init", 0o755, initELF)
 	a.file("modules/index", 0o644, moduleIndex(order))
+	boot := closure(infos, slices.Concat(bootModules, deviceModules))
 	for _, name := range slices.Sorted(maps.Keys(modules)) {
-		a.file("modules/"+name+".ko", 0o644, modules[name])
+		if boot[name] {
+			a.file("modules/"+name+".ko", 0o644, modules[name])
+			continue
+		}
+		packed, err := pack(modules[name])
+		if err != nil {
+			return fmt.Errorf("module %s: %w", name, err)
+		}
+		a.file("modules/"+name+".ko.gz", 0o644, packed)
 	}
 	return a.close()
 }
 
+func pack(ko []byte) ([]byte, error) {
+	var b bytes.Buffer
+	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := z.Write(ko); err != nil {
+		return nil, err
+	}
+	if err := z.Close(); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// withConfig does not flush dst to disk: it is for one start of one machine.
 func withConfig(base, dst string, config []byte) (err error) {
 	defer func() {
 		if err != nil {
@@ -67,11 +95,16 @@ func withConfig(base, dst string, config []byte) (err error) {
 		return err
 	}
 	defer in.Close()
-	out, err := renameio.NewPendingFile(dst, renameio.WithPermissions(0o600))
+	out, err := os.CreateTemp(filepath.Dir(dst), filepath.Base(dst)+".*") // mode 0600
 	if err != nil {
 		return err
 	}
-	defer out.Cleanup()
+	defer func() {
+		out.Close()
+		if err != nil {
+			os.Remove(out.Name())
+		}
+	}()
 	n, err := io.Copy(out, in)
 	if err != nil {
 		return err
@@ -83,5 +116,5 @@ func withConfig(base, dst string, config []byte) (err error) {
 	if err := a.close(); err != nil {
 		return err
 	}
-	return out.CloseAtomicallyReplace()
+	return os.Rename(out.Name(), dst)
 }

@@ -19,12 +19,15 @@ var bootModules = []string{
 	"ext4", "overlay",
 }
 
-// moreModules are taken where the kernel has them. The guest init loads them
-// when the device appears or when the guest's kernel asks for them, so all they
-// cost is their size.
-var moreModules = []string{
-	"virtio_rng", "virtio_balloon",
-	"tun", "veth", "bridge", "br_netfilter", "dummy", "macvlan", "vlan", "wireguard",
+// deviceModules are for devices a VMM may add. They are taken where the kernel
+// has them, and loaded where the device is.
+var deviceModules = []string{"virtio_rng", "virtio_balloon", "button", "evdev"}
+
+// guestModules are what programs in a guest ask the kernel for: tunnels, bridges
+// and packet filters, loop devices and FUSE. They are taken where the kernel has
+// them; all they cost is their packed size.
+var guestModules = []string{
+	"tun", "veth", "bridge", "br_netfilter", "dummy", "macvlan", "wireguard",
 	"fuse", "loop", "squashfs",
 	"nf_tables", "nft_chain_nat", "nft_ct", "nft_nat", "nft_masq", "nft_redir", "nft_limit", "nft_log",
 	"nft_reject_inet", "nft_fib_inet", "nft_compat",
@@ -81,7 +84,7 @@ func readModules(files map[string]string, builtin []string) (map[string][]byte, 
 			return nil, err
 		}
 	}
-	for _, name := range moreModules {
+	for _, name := range slices.Concat(deviceModules, guestModules) {
 		if err := add(name); err != nil && !errors.Is(err, errNoModule) {
 			return nil, err
 		}
@@ -162,6 +165,26 @@ func loadOrder(mods map[string]module) ([]module, error) {
 		}
 	}
 	return order, nil
+}
+
+// closure is the named modules and all they depend on.
+func closure(mods map[string]module, names []string) map[string]bool {
+	all := make(map[string]bool)
+	var add func(name string)
+	add = func(name string) {
+		m, ok := mods[name]
+		if !ok || all[name] {
+			return
+		}
+		all[name] = true
+		for _, d := range m.depends {
+			add(d)
+		}
+	}
+	for _, name := range names {
+		add(name)
+	}
+	return all
 }
 
 // moduleIndex is what the guest init reads: one line a module in load order,

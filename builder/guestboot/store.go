@@ -27,6 +27,7 @@ import (
 //	kernels/HEX/modules/NAME.ko     what may go into an initramfs, as loaded
 //	kernels/HEX/initramfs-KEY.json  {"initramfs": DIGEST} made with a guest init
 //	initramfs/HEX.cpio              by digest of the file
+//	clock.json                      clock, of this start of the host
 //	lock, new-*                     being written
 type store struct{ dir string }
 
@@ -135,7 +136,7 @@ func (s store) guest(k kernelRecord, initramfs string) (Guest, error) {
 		KernelVersion:   k.Version,
 		KernelDigest:    k.Digest,
 		InitramfsDigest: initramfs,
-		Cmdline:         Cmdline,
+		Cmdline:         s.cmdline(),
 	}
 	_, err := os.Stat(g.Initramfs)
 	return g, err
