@@ -66,10 +66,10 @@ func explain(ctx context.Context, err error) explained {
 	// Whatever a verb made of it, what failed after a signal failed because of it.
 	if errors.Is(context.Cause(ctx), errInterrupted) {
 		x.Code, x.exit = "interrupted", exitInterrupted
-		if errors.Is(err, context.Canceled) && len(x.Message) <= len(context.Canceled.Error()) {
+		// That a context was cancelled is no news then.
+		x.Message = strings.TrimSuffix(strings.TrimSuffix(x.Message, context.Canceled.Error()), ": ")
+		if x.Message = errInterrupted.Error() + ": " + x.Message; strings.HasSuffix(x.Message, ": ") {
 			x.Message = errInterrupted.Error()
-		} else {
-			x.Message = errInterrupted.Error() + ": " + x.Message
 		}
 	}
 	return x

@@ -322,7 +322,7 @@ func intoFile(name string, write func(io.Writer) error) error {
 	}
 	f, err := renameio.NewPendingFile(name, renameio.WithPermissions(0o666), renameio.WithExistingPermissions())
 	if err != nil {
-		return fmt.Errorf("create file: %w", fileError(name, err))
+		return missing(unwrapPath(err), "create file: %s", name)
 	}
 	defer f.Cleanup()
 	if err := write(f); err != nil {

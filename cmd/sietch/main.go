@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	os.Exit(run(os.Args, openLocal))
+	os.Exit(run(newEnv(openLocal), os.Args))
 }
 
 // openFunc opens the engine. Tests put another one in.
@@ -25,8 +25,7 @@ func openLocal(ctx context.Context, o runtime.Options) (runtime.Engine, error) {
 }
 
 // run is one command line from beginning to exit code.
-func run(args []string, open openFunc) int {
-	e := newEnv(open)
+func run(e *env, args []string) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	e.signals = watchSignals(cancel, func() { e.leaveNow(exitInterrupted) })

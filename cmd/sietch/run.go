@@ -86,7 +86,10 @@ func (o runOptions) request(e *env) (runtime.RunRequest, error) {
 	var wrong problems
 	r := runtime.RunRequest{
 		Name: o.name, From: o.from, WorkingDir: o.workdir, User: o.user, Network: o.network,
-		Message: o.message, Args: o.args, FromDisk: o.fromDisk,
+		Message: o.message, FromDisk: o.fromDisk,
+	}
+	if len(o.args) > 0 {
+		r.Args = o.args
 	}
 	var err error
 	if o.has("cpus") {
