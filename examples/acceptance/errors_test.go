@@ -135,7 +135,7 @@ func TestErrors(t *testing.T) {
 		{"name in use", 4, []string{name, "hint"}, []string{"run", "--name", name, "small"}},
 		{"image in use", 4, []string{"small"}, []string{"image", "rm", "small"}},
 		{"broken Dockerfile", 1, []string{"RUNN"}, []string{"build", "--progress", "quiet", broken}},
-		{"no Dockerfile", 1, []string{"Dockerfile"}, []string{"build", "--progress", "quiet", t.TempDir()}},
+		{"no Dockerfile", 2, []string{"Dockerfile"}, []string{"build", "--progress", "quiet", t.TempDir()}},
 		{"unreachable registry in FROM", 1, []string{"127.0.0.1:1"}, []string{"build", "--progress", "quiet", unreachable}},
 		{"unreachable registry in pull", 1, []string{"127.0.0.1:1"}, []string{"image", "pull", "127.0.0.1:1/none:latest"}},
 		{"running sandbox without force", 4, []string{name, "hint"}, []string{"rm", name}},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -25,11 +23,7 @@ type saved struct {
 // fullSave does to a running QEMU what is done without sietch: stop, write all
 // of RAM and the devices through the migration stream to a file, sync, continue.
 func fullSave(pid int) (saved, error) {
-	socket, err := monitorOf(pid)
-	if err != nil {
-		return saved{}, err
-	}
-	q, err := dialQMP(socket)
+	q, err := monitorOf(pid)
 	if err != nil {
 		return saved{}, err
 	}
@@ -110,20 +104,39 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-var monitorPath = regexp.MustCompile(`(?:^unix:|path=)(/[^,]*qmp[^,]*)`)
-
-// monitorOf finds the QMP socket on a QEMU's command line.
-func monitorOf(pid int) (string, error) {
-	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+// monitorOf connects to the monitor of a QEMU process. Its command line names no
+// path, the socket being handed down, so it is found among the process's own.
+func monitorOf(pid int) (*qmp, error) {
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	for arg := range bytes.SplitSeq(line, []byte{0}) {
-		if m := monitorPath.FindSubmatch(arg); m != nil {
-			return string(m[1]), nil
+	held := map[string]bool{}
+	for _, fd := range fds {
+		if target, err := os.Readlink(fd); err == nil {
+			if inode, ok := strings.CutPrefix(target, "socket:["); ok {
+				held[strings.TrimSuffix(inode, "]")] = true
+			}
 		}
 	}
-	return "", fmt.Errorf("process %d shows no QMP socket: %s", pid, strings.ReplaceAll(string(line), "\x00", " "))
+	// Unix sockets are listed in the network namespace they were made in.
+	for _, list := range []string{"/proc/net/unix", fmt.Sprintf("/proc/%d/net/unix", pid)} {
+		table, err := os.ReadFile(list)
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(table)) {
+			// Num RefCount Protocol Flags Type St Inode Path
+			f := strings.Fields(line)
+			if len(f) != 8 || !held[f[6]] {
+				continue
+			}
+			if q, err := dialQMP(f[7]); err == nil {
+				return q, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("process %d has no QMP monitor that answers", pid)
 }
 
 // qmp is a monitor connection; one command at a time.
