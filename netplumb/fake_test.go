@@ -52,6 +52,14 @@ func (f *fake) shared(context.Context) (world, error) {
 	return w, nil
 }
 
+func (f *fake) tables(ctx context.Context) (world, error) {
+	w, err := f.shared(ctx)
+	w.bridge, w.needed = bridge{}, nil
+	return w, err
+}
+
+func (f *fake) close() {}
+
 func (f *fake) cell(_ context.Context, id string) (cell, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -9,6 +9,9 @@ import (
 // never changes anything; apply makes one change. Methods are safe for
 // concurrent use.
 type kernel interface {
+	// tables is the part of shared that takes no lock of the kernel's: without
+	// bridge and needed.
+	tables(ctx context.Context) (world, error)
 	// shared returns bridge, tables and forwarding, and of the cells the
 	// elements that the host's tables hold for them.
 	shared(ctx context.Context) (world, error)
@@ -29,4 +32,6 @@ type kernel interface {
 	forget(ctx context.Context, id string) error
 	// notes lists what on the host may be in the way.
 	notes(ctx context.Context) ([]Note, error)
+	// close waits for what still goes on behind earlier calls.
+	close()
 }

@@ -438,3 +438,39 @@ func up(t testing.TB, p *Plumber, id string, ports ...Port) Network {
 }
 
 func init() { runtime.LockOSThread() } // keep the main thread, which is the process for /proc/self, out of other namespaces
+
+// fillBridge takes every port of a bridge that is left.
+func fillBridge(t testing.TB, name string) {
+	t.Helper()
+	br, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The far ends are in a namespace: it takes all of them along at once.
+	far, err := newLab(func() error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		far.close()
+		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			if there, err := linkExists("fill0"); !there || err != nil {
+				return
+			}
+		}
+	})
+	for i := range 1100 {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = fmt.Sprintf("fill%d", i)
+		l := &netlink.Veth{LinkAttrs: attrs, PeerName: attrs.Name, PeerNamespace: netlink.NsFd(far.fd)}
+		if err := netlink.LinkAdd(l); err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.LinkSetMaster(l, br); errors.Is(err, unix.EXFULL) {
+			return
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("the bridge takes any number of ports")
+}

@@ -115,15 +115,12 @@ func (p *Plumber) Down(ctx context.Context, id string) error {
 		return err
 	}
 	defer release()
-	have, err := p.kernel.cell(ctx, id)
+	err = p.remove(ctx, func(w world) world {
+		delete(w.cells, id)
+		return w
+	})
 	if err == nil {
-		err = p.remove(ctx, func(w world) world {
-			delete(w.cells, id)
-			return w
-		})
-	}
-	if err == nil {
-		err = p.removeInside(ctx, id, have)
+		err = p.removeInside(ctx, id)
 	}
 	if err != nil {
 		return fmt.Errorf("take down network of %s: %w", id, err)
@@ -138,23 +135,24 @@ func (p *Plumber) remove(ctx context.Context, without func(world) world) error {
 		return err
 	}
 	defer unlock()
-	have, err := p.kernel.shared(ctx)
+	have, err := p.kernel.tables(ctx)
 	if err != nil {
 		return err
 	}
-	want := withoutIdle(without(have.clone()))
+	want := without(have.clone())
+	if want.idle() {
+		if have, err = p.kernel.shared(ctx); err != nil {
+			return err
+		}
+		want = withoutIdle(without(have.clone()))
+	}
 	return p.run(ctx, hostSteps(have, want), nil)
 }
 
-func (p *Plumber) removeInside(ctx context.Context, id string, have cell) error {
-	var steps []step
-	if have.ns != nsNone {
-		steps = append(steps, step{verb: dropNamespace, id: id})
-	}
-	if have.veth {
-		steps = append(steps, step{verb: dropVeth, id: id})
-	}
-	return p.run(ctx, steps, nil)
+// removeInside removes what may be left of a sandbox's own part. Looking first
+// would take as long.
+func (p *Plumber) removeInside(ctx context.Context, id string) error {
+	return p.run(ctx, []step{{verb: dropNamespace, id: id}, {verb: dropVeth, id: id}}, nil)
 }
 
 // Sweep removes every kernel object of this instance that keep does not own,
@@ -227,11 +225,7 @@ func (p *Plumber) sweepOne(ctx context.Context, id string) error {
 		return err
 	}
 	defer release()
-	have, err := p.kernel.cell(ctx, id)
-	if err != nil {
-		return err
-	}
-	return p.removeInside(ctx, id, have)
+	return p.removeInside(ctx, id)
 }
 
 // State returns the networks of this instance as the kernel has them, sorted by

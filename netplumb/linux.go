@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -16,11 +17,14 @@ import (
 // process was started in. Nothing is kept open between calls: a descriptor of a
 // namespace would keep it alive.
 type linux struct {
-	opts  Options
-	names names
+	opts    Options
+	names   names
+	closing sync.WaitGroup // sockets on their way out, see nft
 }
 
 var _ kernel = (*linux)(nil)
+
+func (k *linux) close() { k.closing.Wait() }
 
 // route returns a socket for links, addresses and routes of the host.
 func (k *linux) route() (*netlink.Handle, error) {
@@ -29,6 +33,14 @@ func (k *linux) route() (*netlink.Handle, error) {
 		return nil, fmt.Errorf("open route socket: %w", err)
 	}
 	return h, nil
+}
+
+func (k *linux) tables(ctx context.Context) (world, error) {
+	w := world{cells: map[string]cell{}}
+	if _, err := k.observeTables(&w); err != nil {
+		return world{}, fmt.Errorf("look at host rules: %w", err)
+	}
+	return w, nil
 }
 
 func (k *linux) shared(ctx context.Context) (world, error) {
@@ -51,22 +63,14 @@ func (k *linux) shared(ctx context.Context) (world, error) {
 	return w, nil
 }
 
-func (k *linux) cell(ctx context.Context, id string) (cell, error) {
-	var c cell
-	h, err := k.route()
-	if err != nil {
-		return cell{}, err
-	}
-	defer h.Close()
-	veth, err := linkByName(h, k.names.veth(id))
-	if err != nil {
+func (k *linux) cell(ctx context.Context, id string) (c cell, err error) {
+	if c.veth, err = linkExists(k.names.veth(id)); err != nil {
 		return cell{}, fmt.Errorf("look at veth of %s: %w", id, err)
 	}
-	c.veth = veth != nil
 	if c.ns, err = k.observeNamespace(id); err != nil || c.ns != nsThere {
 		return c, err
 	}
-	if err := k.observeInside(id, h, veth, &c); err != nil {
+	if err := k.observeInside(id, &c); err != nil {
 		return cell{}, fmt.Errorf("look inside namespace of %s: %w", id, err)
 	}
 	return c, nil
@@ -152,7 +156,7 @@ func (k *linux) apply(ctx context.Context, s step) error {
 	case holdForwarding:
 		return k.holdForwarding(s.iface)
 	case dropForwarding:
-		return k.dropForwarding(s.iface)
+		return k.dropForwarding(s.iface, s.last)
 	case changeElements:
 		return k.changeElements(s.id, s.add, s.del)
 	case makeNamespace:

@@ -79,8 +79,9 @@ func (k *linux) holdForwarding(iface string) error {
 }
 
 // dropForwarding puts an interface back, unless another instance needs it or
-// the host has begun to forward by itself.
-func (k *linux) dropForwarding(iface string) error {
+// the host has begun to forward by itself. With last, the tables go next and
+// take the record along.
+func (k *linux) dropForwarding(iface string, last bool) error {
 	others, err := k.heldByOthers()
 	if err != nil {
 		return err
@@ -94,6 +95,9 @@ func (k *linux) dropForwarding(iface string) error {
 		if err != nil && !errors.Is(err, os.ErrNotExist) { // the interface may be gone
 			return err
 		}
+	}
+	if last {
+		return nil
 	}
 	return k.changeUplink(iface, false)
 }

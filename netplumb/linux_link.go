@@ -22,6 +22,25 @@ func linkByName(h *netlink.Handle, name string) (netlink.Link, error) {
 	return l, err
 }
 
+// linkExists asks without the lock that everybody who changes an interface on
+// the host holds, while the kernel may be waiting tens of milliseconds.
+func linkExists(name string) (bool, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false, os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	req, err := unix.NewIfreq(name)
+	if err != nil {
+		return false, err
+	}
+	err = unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, req)
+	if errors.Is(err, unix.ENODEV) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 	if n == nil {
 		return netip.Prefix{}, false
@@ -195,6 +214,10 @@ func awaitCarrier(h *netlink.Handle, l netlink.Link) error {
 }
 
 func (k *linux) dropLink(name string) error {
+	there, err := linkExists(name)
+	if !there || err != nil {
+		return err
+	}
 	h, err := k.route()
 	if err != nil {
 		return err

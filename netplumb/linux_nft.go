@@ -14,17 +14,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nft returns a connection for one batch or a few questions.
-func nft(ns *os.File) (*nftables.Conn, error) {
-	opts := []nftables.ConnOption{nftables.AsLasting()}
-	if ns != nil {
-		opts = append(opts, nftables.WithNetNSFd(int(ns.Fd())))
-	}
-	c, err := nftables.New(opts...)
+// nft returns a connection to the host's tables, for one batch or a few
+// questions, and a function that lets go of it.
+//
+// Closing a netfilter socket waits for the remains of everything removed lately,
+// by anybody, to be freed: 5 to 20 ms, and callers hold the lock. So it is
+// closed behind their back; close waits for that.
+func (k *linux) nft() (*nftables.Conn, func(), error) {
+	c, err := nftables.New(nftables.AsLasting())
 	if err != nil {
-		return nil, fmt.Errorf("open nftables socket: %w", err)
+		return nil, nil, fmt.Errorf("open nftables socket: %w", err)
 	}
-	return c, nil
+	return c, func() { k.closing.Go(func() { c.CloseLasting() }) }, nil
+}
+
+// nftIn is the same for the tables of a namespace, where nobody else is busy.
+func nftIn(ns *os.File) (*nftables.Conn, func(), error) {
+	c, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(int(ns.Fd())))
+	if err != nil {
+		return nil, nil, fmt.Errorf("open nftables socket: %w", err)
+	}
+	return c, func() { c.CloseLasting() }, nil
 }
 
 // marks returns the fingerprint of each of our tables in a family, by name.
@@ -43,11 +53,11 @@ func marks(c *nftables.Conn, f nftables.TableFamily) (map[string]string, error) 
 }
 
 func markOf(ns *os.File, table string) (string, error) {
-	c, err := nft(ns)
+	c, release, err := nftIn(ns)
 	if err != nil {
 		return "", err
 	}
-	defer c.CloseLasting()
+	defer release()
 	m, err := marks(c, nftables.TableFamilyIPv4)
 	return m[table], err
 }
@@ -63,11 +73,11 @@ func elementsIn(c *nftables.Conn, f nftables.TableFamily, table, set string) ([]
 // observeTables fills in tables, uplinks and the elements of cells. It also
 // returns the uplinks that other instances hold.
 func (k *linux) observeTables(w *world) (held []string, err error) {
-	c, err := nft(nil)
+	c, release, err := k.nft()
 	if err != nil {
 		return nil, err
 	}
-	defer c.CloseLasting()
+	defer release()
 	const ip, br = nftables.TableFamilyIPv4, nftables.TableFamilyBridge
 	ipMarks, err := marks(c, ip)
 	if err != nil {
@@ -172,11 +182,11 @@ func uplinksOfOthers(c *nftables.Conn, marks map[string]string, own string) ([]s
 }
 
 func (k *linux) heldByOthers() ([]string, error) {
-	c, err := nft(nil)
+	c, release, err := k.nft()
 	if err != nil {
 		return nil, err
 	}
-	defer c.CloseLasting()
+	defer release()
 	m, err := marks(c, nftables.TableFamilyIPv4)
 	if err != nil {
 		return nil, err
@@ -185,11 +195,11 @@ func (k *linux) heldByOthers() ([]string, error) {
 }
 
 func (k *linux) makeTables(uplinks []string, replace bool) error {
-	c, err := nft(nil)
+	c, release, err := k.nft()
 	if err != nil {
 		return err
 	}
-	defer c.CloseLasting()
+	defer release()
 	if err := hostRules(k.names).write(c, replace); err != nil {
 		return err
 	}
@@ -200,11 +210,11 @@ func (k *linux) makeTables(uplinks []string, replace bool) error {
 }
 
 func (k *linux) dropTables() error {
-	c, err := nft(nil)
+	c, release, err := k.nft()
 	if err != nil {
 		return err
 	}
-	defer c.CloseLasting()
+	defer release()
 	for _, t := range hostRules(k.names).tables {
 		nt := &nftables.Table{Family: t.family, Name: t.name}
 		c.AddTable(nt) // so that deleting cannot fail
@@ -219,11 +229,11 @@ func (k *linux) makeRules(id string, r ruleset, replace bool) error {
 		return err
 	}
 	defer ns.Close()
-	c, err := nft(ns)
+	c, release, err := nftIn(ns)
 	if err != nil {
 		return err
 	}
-	defer c.CloseLasting()
+	defer release()
 	if err := r.write(c, replace); err != nil {
 		return err
 	}
@@ -251,11 +261,11 @@ func (k *linux) queue(c *nftables.Conn, e entry, add bool) error {
 }
 
 func (k *linux) changeUplink(iface string, add bool) error {
-	c, err := nft(nil)
+	c, release, err := k.nft()
 	if err != nil {
 		return err
 	}
-	defer c.CloseLasting()
+	defer release()
 	if err := k.queue(c, entry{nftables.TableFamilyIPv4, setUplinks, nftables.SetElement{Key: ifname(iface)}}, add); err != nil {
 		return err
 	}
@@ -268,11 +278,11 @@ func (k *linux) changeUplink(iface string, add bool) error {
 
 // changeElements changes the entries of one sandbox in both tables at once.
 func (k *linux) changeElements(id string, add, del []element) error {
-	c, err := nft(nil)
+	c, release, err := k.nft()
 	if err != nil {
 		return err
 	}
-	defer c.CloseLasting()
+	defer release()
 	for _, change := range []struct {
 		elements []element
 		add      bool

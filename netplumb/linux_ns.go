@@ -38,15 +38,16 @@ func routeIn(ns *os.File) (*netlink.Handle, error) {
 func onThread(enter, fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		err := errors.New("function did not return")
-		defer func() { done <- err }() // also for fn ending the goroutine
+		err := errors.New("function ended its goroutine")
+		defer func() { done <- err }()
 		goruntime.LockOSThread()
-		home, oerr := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err = oerr; err == nil {
+		home, herr := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if herr == nil {
 			defer unix.Close(home)
-			err = enter()
+			herr = enter()
 		}
-		if err != nil {
+		if herr != nil {
+			err = herr
 			goruntime.UnlockOSThread() // still where it was
 			return
 		}
@@ -88,9 +89,8 @@ func (k *linux) observeNamespace(id string) (nsState, error) {
 	return nsThere, nil
 }
 
-// observeInside fills in what of c lies in the namespace. veth is the host's
-// end, nil for none.
-func (k *linux) observeInside(id string, host *netlink.Handle, veth netlink.Link, c *cell) error {
+// observeInside fills in what of c lies in the namespace.
+func (k *linux) observeInside(id string, c *cell) error {
 	ns, err := k.open(id)
 	if err != nil {
 		return err
@@ -115,28 +115,43 @@ func (k *linux) observeInside(id string, host *netlink.Handle, veth netlink.Link
 			c.tapOwner = int(t.Owner)
 		}
 	}
-	// The default route is the last thing that makeVeth does.
-	if up, err := linkByName(h, uplinkName); err != nil {
-		return err
-	} else if up != nil && veth != nil {
-		br, err := linkByName(host, k.names.bridge())
-		if err != nil {
+	if c.veth {
+		if c.link, err = k.observeUplink(h, id); err != nil {
 			return err
-		}
-		routes, err := h.RouteList(up, netlink.FAMILY_V4)
-		if err != nil {
-			return err
-		}
-		if br != nil && veth.Attrs().MasterIndex == br.Attrs().Index && len(routes) > 0 {
-			p, err := firstPrefix(h, up)
-			if err != nil {
-				return err
-			}
-			c.link = p.Addr()
 		}
 	}
 	c.rules, err = markOf(ns, guestTable)
 	return err
+}
+
+// observeUplink returns the address of a veth that is joined to the bridge and
+// finished, and an invalid one otherwise. The default route is the last thing
+// that makeVeth does.
+func (k *linux) observeUplink(in *netlink.Handle, id string) (netip.Addr, error) {
+	var none netip.Addr
+	host, err := k.route()
+	if err != nil {
+		return none, err
+	}
+	defer host.Close()
+	br, err := linkByName(host, k.names.bridge())
+	if br == nil || err != nil {
+		return none, err
+	}
+	veth, err := linkByName(host, k.names.veth(id))
+	if veth == nil || err != nil || veth.Attrs().MasterIndex != br.Attrs().Index {
+		return none, err
+	}
+	up, err := linkByName(in, uplinkName)
+	if up == nil || err != nil {
+		return none, err
+	}
+	routes, err := retryDump(func() ([]netlink.Route, error) { return in.RouteList(up, netlink.FAMILY_V4) })
+	if len(routes) == 0 || err != nil {
+		return none, err
+	}
+	p, err := firstPrefix(in, up)
+	return p.Addr(), err
 }
 
 // nsSysctls are set inside a new namespace before any interface is made.
@@ -221,15 +236,10 @@ func (k *linux) dropNamespace(ctx context.Context, id string) error {
 	if err := removeNamespaceFile(k.names.nsPath(id)); err != nil {
 		return err
 	}
-	h, err := k.route()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
 	deadline := time.Now().Add(vethGone)
 	for wait := 500 * time.Microsecond; time.Now().Before(deadline); wait = min(2*wait, 10*time.Millisecond) {
-		veth, err := linkByName(h, k.names.veth(id))
-		if veth == nil || err != nil {
+		there, err := linkExists(k.names.veth(id))
+		if !there || err != nil {
 			return err
 		}
 		select {

@@ -14,11 +14,11 @@ import (
 // taken looks at other instances' port maps and then does what a server would:
 // bind.
 func (k *linux) taken(_ context.Context, p Port) (string, error) {
-	c, err := nft(nil)
+	c, release, err := k.nft()
 	if err != nil {
 		return "", err
 	}
-	defer c.CloseLasting()
+	defer release()
 	m, err := marks(c, nftables.TableFamilyIPv4)
 	if err != nil {
 		return "", err

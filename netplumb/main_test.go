@@ -1,6 +1,8 @@
 package netplumb
 
 import (
+	"strings"
+
 	"context"
 	"fmt"
 	"log/slog"
@@ -11,7 +13,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables"
 	"github.com/sietch-dev/sietch/runtime/testlane"
+	"github.com/vishvananda/netlink"
 )
 
 // scratchEnv marks the process that runs in namespaces of its own.
@@ -45,12 +50,35 @@ func TestMain(m *testing.M) {
 }
 
 func makeScratch() error {
-	for _, dir := range []string{"/run"} {
-		if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
-			return fmt.Errorf("mount %s: %w", dir, err)
-		}
+	if err := syscall.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
+		return fmt.Errorf("mount /run: %w", err)
 	}
-	return makeInternet()
+	if err := makeInternet(); err != nil {
+		return err
+	}
+	return makeNeighbours()
+}
+
+// makeNeighbours puts other programs' rules on the host, to be left alone.
+func makeNeighbours() error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	accept := nftables.ChainPolicyAccept
+	for _, f := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyINet, nftables.TableFamilyBridge} {
+		nt := c.AddTable(&nftables.Table{Family: f, Name: "neighbour"})
+		ch := c.AddChain(&nftables.Chain{Table: nt, Name: "forward", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &accept})
+		c.AddRule(&nftables.Rule{Table: nt, Chain: ch, Exprs: from("docker0")})
+		// As near to our names as a stranger can get.
+		c.AddTable(&nftables.Table{Family: f, Name: "sietch"})
+	}
+	if err := c.Flush(); err != nil {
+		return err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "docker0"
+	return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
 }
 
 // needScratch skips tests that change a kernel unless it is the scratch one.
@@ -86,11 +114,21 @@ func testOptions(instance string) Options {
 	return o
 }
 
-// newReal returns a Plumber on the scratch host whose networks are gone, and
-// seen to be gone, when the test ends.
+// newReal returns a Plumber on the scratch host. When the test ends its networks
+// are removed and the host has to be what it was before, to the letter.
 func newReal(t testing.TB, instance string) *Plumber {
 	t.Helper()
 	needScratch(t)
+	if !watched[t.Name()] { // once, so that it comes after all instances of the test
+		watched[t.Name()] = true
+		before := hostText(t)
+		t.Cleanup(func() {
+			delete(watched, t.Name())
+			if diff := cmp.Diff(before, hostText(t)); diff != "" {
+				t.Errorf("host (-before +after):\n%s", diff)
+			}
+		})
+	}
 	p, err := New(testOptions(instance))
 	if err != nil {
 		t.Fatal(err)
@@ -104,8 +142,44 @@ func newReal(t testing.TB, instance string) *Plumber {
 	return p
 }
 
-// debugShell shows what tools say, when a test is being written.
-func debugShell(cmd string) {
-	out, _ := exec.Command("sh", "-c", cmd).CombinedOutput()
-	fmt.Println("$", cmd+"\n"+string(out))
+var watched = map[string]bool{} // tests here do not run in parallel
+
+// hostText is everything on the host that a network could have changed.
+func hostText(t testing.TB) string {
+	t.Helper()
+	var b strings.Builder
+	links, err := netlink.LinkList()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		v, _ := readSysctl(ifaceSysctl(forwarding, l.Attrs().Name))
+		fmt.Fprintln(&b, "link", l.Attrs().Name, l.Type(), "forwarding", v)
+	}
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range routes {
+		fmt.Fprintln(&b, "route", r)
+	}
+	v, err := readSysctl(ipForward)
+	fmt.Fprintln(&b, "ip_forward", v, err)
+	files, _ := os.ReadDir(netnsDir)
+	for _, f := range files {
+		fmt.Fprintln(&b, "namespace", f.Name())
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Write(mounts)
+	if _, err := exec.LookPath("nft"); err == nil {
+		out, err := exec.Command("nft", "-a", "list", "ruleset").CombinedOutput()
+		if err != nil {
+			t.Fatalf("nft: %v: %s", err, out)
+		}
+		b.Write(out)
+	}
+	return b.String()
 }

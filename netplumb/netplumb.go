@@ -99,10 +99,12 @@ func New(o Options) (*Plumber, error) {
 	return p, nil
 }
 
-// Close refuses further calls and leaves every network in place. Nothing is
-// held open between calls, so there is nothing else to it. It is idempotent.
+// Close refuses further calls and leaves every network in place. It is
+// idempotent.
 func (p *Plumber) Close() error {
-	p.closed.Store(true)
+	if !p.closed.Swap(true) {
+		p.kernel.close()
+	}
 	return nil
 }
 

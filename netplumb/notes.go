@@ -52,11 +52,11 @@ func (k *linux) notes(ctx context.Context) ([]Note, error) {
 	if _, err := os.Stat(tun); errors.Is(err, fs.ErrNotExist) {
 		notes = append(notes, Note{Text: tun + " is missing; no sandbox can start", Fix: "modprobe tun"})
 	}
-	c, err := nft(nil)
+	c, release, err := k.nft()
 	if err != nil {
 		return nil, err
 	}
-	defer c.CloseLasting()
+	defer release()
 	for _, f := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyINet} {
 		chains, err := c.ListChainsOfTableFamily(f)
 		if errors.Is(err, fs.ErrPermission) {

@@ -71,7 +71,7 @@ func hostSteps(have, want world) []step {
 			steps = append(steps, step{verb: makeVeth, id: id, prefix: want.bridge.prefix, net: Network{ID: id, Addr: w.link}})
 		}
 		add, del := missing(w.elements, h.elements), missing(h.elements, w.elements)
-		if len(add)+len(del) > 0 {
+		if len(add)+len(del) > 0 && want.tables != "" { // else they go with the tables
 			steps = append(steps, step{verb: changeElements, id: id, add: add, del: del})
 		}
 		if _, kept := want.cells[id]; kept && h.veth && !w.veth {
@@ -81,7 +81,7 @@ func hostSteps(have, want world) []step {
 
 	if want.tables == "" {
 		for _, u := range have.uplinks {
-			steps = append(steps, step{verb: dropForwarding, iface: u})
+			steps = append(steps, step{verb: dropForwarding, iface: u, last: true})
 		}
 		if have.bridge.exists {
 			steps = append(steps, step{verb: dropBridge})
@@ -139,15 +139,22 @@ func (p *Plumber) withNetwork(have world, n Network, occupied func() ([]netip.Pr
 	return want, nil
 }
 
-// withoutIdle takes the shared part out of a world in which nobody uses it.
-func withoutIdle(want world) world {
-	for _, c := range want.cells {
+// idle tells whether nobody uses the shared part.
+func (w world) idle() bool {
+	for _, c := range w.cells {
 		if c.natted() {
-			return want
+			return false
 		}
 	}
-	want.tables, want.bridge, want.uplinks = "", bridge{}, nil
-	return want
+	return true
+}
+
+// withoutIdle takes the shared part out of a world that is idle.
+func withoutIdle(w world) world {
+	if w.idle() {
+		w.tables, w.bridge, w.uplinks = "", bridge{}, nil
+	}
+	return w
 }
 
 // missing returns what is in all and not in known, in the order of all.

@@ -42,6 +42,7 @@ type step struct {
 	fresh    bool         // makeTables, makeBridge, makeRules: there were none before
 	id       string       // sandbox, where the step concerns one
 	iface    string       // holdForwarding
+	last     bool         // dropForwarding: the tables go next
 	prefix   netip.Prefix // makeBridge; makeVeth: the bridge to attach to
 	uplinks  []string     // makeTables: forwarding that the old ones held
 	rules    ruleset      // makeRules

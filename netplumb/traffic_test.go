@@ -544,7 +544,7 @@ func TestHostIsNoRouter(t *testing.T) {
 // Guests work the same where the host forwards already and filters bridged
 // packets by IP rules, as container hosts do.
 func TestForwardingHost(t *testing.T) {
-	needScratch(t)
+	p := newReal(t, "a00001")
 	set := func(v string) {
 		if err := writeSysctl(ipForward, v); err != nil {
 			t.Fatal(err)
@@ -552,7 +552,6 @@ func TestForwardingHost(t *testing.T) {
 	}
 	set("1")
 	t.Cleanup(func() { set("0") })
-	p := newReal(t, "a00001")
 	n := up(t, p, "aaaaaaaaaa", Port{Host: 8080, Guest: 7, Protocol: TCP})
 	w, err := p.kernel.shared(t.Context())
 	if err != nil || len(w.uplinks) != 0 {
