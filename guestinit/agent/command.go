@@ -26,7 +26,7 @@ const (
 	exitSignal        = 128 // plus the signal's number
 )
 
-// command makes the process a request asks for, without its descriptors. A
+// command makes the process a request asks for, with nothing but an empty stdin. A
 // non-nil ExitStatus means that it cannot be run, as a shell would say it; an
 // error that the request is wrong.
 func (s *Server) command(r proto.ExecRequest) (*exec.Cmd, account, *proto.ExitStatus, error) {
@@ -64,7 +64,7 @@ func (s *Server) command(r proto.ExecRequest) (*exec.Cmd, account, *proto.ExitSt
 	if err != nil {
 		return nil, who, startFailure(args[0], err), nil
 	}
-	cmd := &exec.Cmd{Path: path, Args: args, Env: env, Dir: dir}
+	cmd := &exec.Cmd{Path: path, Args: args, Env: env, Dir: dir, Stdin: s.null()}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if os.Geteuid() == 0 {
 		cmd.SysProcAttr.Credential = who.credential()

@@ -25,9 +25,10 @@ var buffers = sync.Pool{New: func() any {
 	return &b
 }}
 
-// copy hands all output on, until the descriptor ends or its deadline, set
-// when the process has ended, has passed and what it had written is delivered.
-func (o *output) copy(emit func(proto.FrameType, []byte)) {
+// copy hands all output on, until nobody can write any more, which it reports,
+// or the deadline that is set when the process has ended has passed and what it
+// had written is delivered.
+func (o *output) copy(emit func(proto.FrameType, []byte)) (ended bool) {
 	b := buffers.Get().(*[]byte)
 	defer buffers.Put(b)
 	buf := *b
@@ -41,8 +42,9 @@ func (o *output) copy(emit func(proto.FrameType, []byte)) {
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			o.drain(buf, emit)
+			return false
 		}
-		return // end of file; EIO from a terminal that was hung up
+		return true // end of file; EIO from a terminal that was hung up
 	}
 }
 
@@ -80,7 +82,6 @@ func (o *output) drain(buf []byte, emit func(proto.FrameType, []byte)) {
 // discard reads until the last holder has closed the other end: a descendant
 // in the background must not be ended by SIGPIPE because its parent has.
 func (o *output) discard() {
-	defer o.file.Close()
 	var small [4 << 10]byte
 	for {
 		if _, err := o.file.Read(small[:]); err != nil {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
@@ -63,28 +64,44 @@ func (p *process) descriptors(cmd *exec.Cmd, r proto.ExecRequest, who account, g
 		return theirs, own(theirs, who)
 	}
 	if r.Stdin {
-		pr, pw, err := os.Pipe()
+		child, ours, err := pipe(0)
 		if err != nil {
 			return theirs, err
 		}
-		theirs = append(theirs, pr)
-		p.in = newStdin(pw, false, grant)
-		cmd.Stdin = pr
+		theirs = append(theirs, child)
+		p.in = newStdin(ours, false, grant)
+		cmd.Stdin = child
 	}
 	for _, kind := range []proto.FrameType{proto.FrameStdout, proto.FrameStderr} {
-		pr, pw, err := os.Pipe()
+		child, ours, err := pipe(1)
 		if err != nil {
 			return theirs, err
 		}
-		theirs = append(theirs, pw)
-		p.outputs = append(p.outputs, &output{pr, kind})
+		theirs = append(theirs, child)
+		p.outputs = append(p.outputs, &output{ours, kind})
 		if kind == proto.FrameStdout {
-			cmd.Stdout = pw
+			cmd.Stdout = child
 		} else {
-			cmd.Stderr = pw
+			cmd.Stderr = child
 		}
 	}
 	return theirs, own(theirs, who)
+}
+
+// pipe makes a pipe of which the child has one end, 0 to read or 1 to write.
+// os.Pipe makes both ends non-blocking and registers both for polling, only to
+// undo it for the child: eight system calls more for each.
+func pipe(childs int) (child, ours *os.File, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, fmt.Errorf("make pipe: %w", err)
+	}
+	if err := unix.SetNonblock(fds[1-childs], true); err != nil {
+		unix.Close(fds[0])
+		unix.Close(fds[1])
+		return nil, nil, fmt.Errorf("make pipe: %w", err)
+	}
+	return os.NewFile(uintptr(fds[childs]), "pipe"), os.NewFile(uintptr(fds[1-childs]), "pipe"), nil
 }
 
 // own gives the child's descriptors to its user, who may want to open
@@ -127,9 +144,12 @@ func (p *process) run() {
 	delivered.Add(len(p.outputs))
 	for _, o := range p.outputs {
 		go func() {
-			o.copy(p.emit)
+			ended := o.copy(p.emit)
 			delivered.Done()
-			o.discard()
+			if !ended {
+				o.discard()
+			}
+			o.file.Close()
 		}()
 	}
 	expired := make(chan bool, 1) // whether the time limit ended it

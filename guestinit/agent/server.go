@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -21,6 +24,9 @@ type Server struct {
 	cancel context.CancelFunc
 
 	identity sync.Mutex // held while an identity is applied
+
+	nullOnce sync.Once
+	nullFile *os.File
 
 	mu        sync.Mutex
 	closed    bool
@@ -115,10 +121,17 @@ func (s *Server) accept(nc net.Conn) {
 	}
 	s.conns[c] = struct{}{}
 	s.wg.Go(func() {
+		defer func() {
+			// The agent may be PID 1: a bug in one request must not end the machine.
+			if r := recover(); r != nil {
+				s.log.Error("panic", "value", r, "stack", string(debug.Stack()))
+				abort(nc)
+			}
+			s.mu.Lock()
+			delete(s.conns, c)
+			s.mu.Unlock()
+		}()
 		c.serve()
-		s.mu.Lock()
-		delete(s.conns, c)
-		s.mu.Unlock()
 	})
 }
 
@@ -149,6 +162,10 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.wg.Wait()
+	s.nullOnce.Do(func() {}) // nobody opens it from here
+	if s.nullFile != nil {
+		s.nullFile.Close()
+	}
 	return nil
 }
 
@@ -178,6 +195,20 @@ func (s *Server) nextUse() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.inUse
+}
+
+// null is the stdin of processes that have none, opened once. A nil lets
+// os/exec try for itself and report why it cannot.
+func (s *Server) null() io.Reader {
+	s.nullOnce.Do(func() {
+		if fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+			s.nullFile = os.NewFile(uintptr(fd), os.DevNull)
+		}
+	})
+	if s.nullFile == nil {
+		return nil
+	}
+	return s.nullFile
 }
 
 // abort closes a connection with a reset: at once, and with nothing left to

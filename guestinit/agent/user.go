@@ -1,14 +1,14 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/guestinit/proto"
 )
@@ -106,12 +106,12 @@ func parseID(s string) (uint32, bool) {
 // findEntry returns the fields of the first line that matches, nil if none
 // does or there is no such file. Fields that a line lacks are empty.
 func findEntry(file string, fields int, match func([]string) bool) ([]string, error) {
-	b, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
+	b, err := readFile(file)
+	if err == unix.ENOENT || err == unix.ENOTDIR {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look up account: %w", err)
+		return nil, fmt.Errorf("look up account: read %s: %w", file, err)
 	}
 	for line := range strings.Lines(string(b)) {
 		line = strings.TrimSpace(line)
@@ -127,4 +127,28 @@ func findEntry(file string, fields int, match func([]string) bool) ([]string, er
 		}
 	}
 	return nil, nil
+}
+
+// readFile is os.ReadFile without its attempts to poll a plain file, for files
+// that every exec reads.
+func readFile(name string) ([]byte, error) {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	b := make([]byte, 0, 4<<10)
+	for {
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		n, err := unix.Read(fd, b[len(b):cap(b)])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n == 0 {
+			return b, err
+		}
+		b = b[:len(b)+n]
+	}
 }
