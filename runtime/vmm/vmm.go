@@ -10,6 +10,9 @@
 //     writes to that file. Who wants to know what the guest changed looks at
 //     the VMM process's page tables (package guestmem), so no method here
 //     copies RAM.
+//   - Guest RAM is written by virtual CPUs and by copying only: no direct I/O
+//     and no vhost into it, and no balloon. Tracking writes from outside
+//     depends on the former, immutable memory files on the latter.
 //   - A machine outlives the process that launched it: the VMM runs in its own
 //     session and everything needed to find it again is in [Handle].
 //   - Sockets and other run-time files are made fresh in Spec.RunDir for each
@@ -56,8 +59,10 @@ type Identity struct {
 type Spec struct {
 	// ID is the sandbox id; it names nothing but log lines and process titles.
 	ID string
-	// RunDir exists, is private to this launch and empty; sockets go here. The
-	// whole path is short enough for a unix socket (under 90 bytes).
+	// RunDir exists and is private to this launch; sockets go here. The whole
+	// path is short enough for a unix socket (under 90 bytes). "RunDir/" is on
+	// the VMM's command line, so that a sweep finds a process whose launcher
+	// was killed before it could write a handle.
 	RunDir string
 
 	CPUs        int
@@ -84,6 +89,9 @@ type Spec struct {
 	// empty means the caller's.
 	NetNS string
 
+	// Jail, when set, takes privileges from the VMM process.
+	Jail *Jail
+
 	// Restore, when set, loads device state instead of booting. The devices
 	// described above must be those of the saved machine.
 	Restore *Restore
@@ -101,6 +109,16 @@ type NIC struct {
 	ID  string
 	Tap string // name in Spec.NetNS
 	MAC string
+}
+
+// Jail says what the VMM process is reduced to before the guest runs. Files
+// named in Spec are opened with the caller's rights, so they need not be
+// accessible to UID.
+type Jail struct {
+	UID, GID int // both above 0
+	// Cgroup is the path of a cgroup v2 directory the process is started in;
+	// empty means the caller's.
+	Cgroup string
 }
 
 // Restore points at a saved device state.

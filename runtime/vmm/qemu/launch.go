@@ -1,0 +1,206 @@
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sietch-dev/sietch/runtime/vmm"
+)
+
+// Names in a run directory.
+const (
+	monitorName = "qmp.sock"
+	logName     = "vmm.log" // QEMU's own output
+)
+
+// Launch starts a machine.
+func (d *Driver) Launch(ctx context.Context, s vmm.Spec) (_ vmm.Machine, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("launch machine %s: %w", s.ID, err)
+		}
+	}()
+	if err := validate(s); err != nil {
+		return nil, err
+	}
+	h, err := d.findHost(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sh, err := shapeOf(s, h.identity())
+	if err != nil {
+		return nil, err
+	}
+	if s.Restore != nil {
+		if err := sh.checkSaved(*s.Restore); err != nil {
+			return nil, err
+		}
+	}
+	if err := sh.write(s.RunDir); err != nil {
+		return nil, err
+	}
+	p, err := start(ctx, s, h)
+	if err != nil {
+		return nil, err
+	}
+	m := &machine{
+		proc:   p,
+		shape:  sh,
+		handle: vmm.Handle{Driver: driverName, PID: p.pid, StartTime: p.start, RunDir: s.RunDir, MemoryFile: s.MemoryFile},
+		log:    d.opts.Logger,
+	}
+	m.handle.BootID, err = bootID()
+	if err == nil {
+		want := "running"
+		if s.Restore != nil {
+			want = "paused"
+		}
+		err = m.becomes(ctx, want)
+	}
+	if err != nil {
+		// The process may already have ended by itself; then it said why.
+		select {
+		case <-p.done:
+			if p.err != nil {
+				err = p.err
+			}
+		default:
+			if ctx.Err() == nil {
+				err = withLastWords(err, m.logPath())
+			}
+		}
+		return nil, errors.Join(err, p.kill())
+	}
+	return m, nil
+}
+
+// start runs QEMU, detached from this process: in a session of its own and with
+// nothing inherited but what it needs.
+func start(ctx context.Context, s vmm.Spec, h *host) (_ *process, err error) {
+	var files inherited
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	var fd descriptors
+	// The socket is there and listens before QEMU runs, so that connecting needs
+	// no polling, and ends at once when QEMU does.
+	monitor, err := listen(filepath.Join(s.RunDir, monitorName))
+	if err != nil {
+		return nil, err
+	}
+	fd.monitor = files.add(monitor)
+	if s.Restore != nil {
+		state, err := os.Open(filepath.Join(s.Restore.Dir, devicesName))
+		if err != nil {
+			return nil, fmt.Errorf("open saved device state: %w", err)
+		}
+		fd.state = files.add(state)
+	}
+	log := filepath.Join(s.RunDir, logName)
+	output, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open log of QEMU: %w", err)
+	}
+	defer output.Close()
+
+	attr := &syscall.SysProcAttr{Setsid: true}
+	if s.Jail != nil {
+		if err := os.Mkdir(jailRoot(s.RunDir), 0o555); err != nil && !errors.Is(err, os.ErrExist) {
+			return nil, fmt.Errorf("make root directory of QEMU: %w", err)
+		}
+		if s.Jail.Cgroup != "" {
+			cgroup, err := os.OpenFile(s.Jail.Cgroup, unix.O_PATH|unix.O_DIRECTORY, 0)
+			if err != nil {
+				return nil, fmt.Errorf("open cgroup: %w", err)
+			}
+			defer cgroup.Close()
+			attr.UseCgroupFD, attr.CgroupFD = true, int(cgroup.Fd())
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	var cmd *exec.Cmd
+	err = inNetNS(s.NetNS, func() error {
+		if s.NIC != nil {
+			tap, err := openTap(s.NIC.Tap)
+			if err != nil {
+				return err
+			}
+			fd.tap = files.add(tap)
+		}
+		cmd = exec.Command(h.binary, arguments(s, *h, fd)...)
+		cmd.Dir = "/"
+		cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+		cmd.Stdout, cmd.Stderr = output, output
+		cmd.ExtraFiles = files
+		cmd.SysProcAttr = attr
+		return cmd.Start()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start QEMU: %w", err)
+	}
+	p, err := adoptChild(cmd, log)
+	if err != nil {
+		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	return p, nil
+}
+
+// listen makes the monitor's socket. A stale one of an earlier launch is removed.
+func listen(path string) (*os.File, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("make monitor socket: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	f, err := l.File()
+	return f, errors.Join(err, l.Close())
+}
+
+// stateSteps are the run states a machine passes on the way to another one.
+var stateSteps = map[string][]string{
+	"running": {"prelaunch"},
+	"paused":  {"prelaunch", "inmigrate", "postmigrate", "finish-migrate"},
+}
+
+// becomes waits until the machine is in a run state.
+func (m *machine) becomes(ctx context.Context, want string) error {
+	return m.monitor(ctx, func(q *qmp) error {
+		for wait := 100 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
+			s, err := q.status(ctx)
+			if err != nil {
+				return err
+			}
+			if s.Status == want {
+				return nil
+			}
+			known := false
+			for _, step := range stateSteps[want] {
+				known = known || step == s.Status
+			}
+			if !known {
+				return fmt.Errorf("machine is %s, want %s", s.Status, want)
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(wait):
+			}
+		}
+	})
+}

@@ -1,0 +1,228 @@
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sietch-dev/sietch/runtime/vmm"
+)
+
+// machine is one QEMU process.
+type machine struct {
+	proc   *process
+	shape  shape
+	handle vmm.Handle
+	log    *slog.Logger
+
+	mu sync.Mutex // serializes operations
+}
+
+var _ vmm.Machine = (*machine)(nil)
+
+// Attach adopts a machine launched by this or another process.
+func (d *Driver) Attach(ctx context.Context, h vmm.Handle) (vmm.Machine, error) {
+	if h.Driver != driverName {
+		return nil, fmt.Errorf("attach to machine: its driver is %q, not %q", h.Driver, driverName)
+	}
+	p, err := findProcess(h, filepath.Join(h.RunDir, logName))
+	if err != nil {
+		return nil, fmt.Errorf("attach to machine of process %d: %w", h.PID, err)
+	}
+	sh, err := readShape(h.RunDir)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("attach to machine of process %d: %w", h.PID, err), p.release())
+	}
+	return &machine{proc: p, shape: sh, handle: h, log: d.opts.Logger}, nil
+}
+
+func (m *machine) Handle() vmm.Handle     { return m.handle }
+func (m *machine) Identity() vmm.Identity { return m.shape.Identity }
+func (m *machine) Done() <-chan struct{}  { return m.proc.done }
+func (m *machine) Kill() error            { return m.proc.kill() }
+func (m *machine) Close() error           { return m.proc.release() }
+
+func (m *machine) Err() error {
+	m.proc.mu.Lock()
+	defer m.proc.mu.Unlock()
+	return m.proc.err
+}
+
+func (m *machine) logPath() string { return filepath.Join(m.handle.RunDir, logName) }
+
+// monitor runs f with a connection of its own. A machine that ends meanwhile
+// gives vmm.ErrGone.
+func (m *machine) monitor(ctx context.Context, f func(*qmp) error) (err error) {
+	select {
+	case <-m.proc.done:
+		return vmm.ErrGone
+	default:
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // ends with ctx at the latest
+		select {
+		case <-m.proc.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	q, err := dialQMP(ctx, filepath.Join(m.handle.RunDir, monitorName))
+	if err == nil {
+		err = errors.Join(f(q), q.Close())
+	}
+	if err != nil && m.ending() {
+		return errors.Join(vmm.ErrGone, err)
+	}
+	return err
+}
+
+// ending reports whether the process has ended or is about to: a connection
+// breaks a moment before its process can be waited for.
+func (m *machine) ending() bool {
+	if _, err := startTime(m.proc.pid); err != nil {
+		return true
+	}
+	select {
+	case <-m.proc.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (m *machine) failed(verb string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s machine of process %d: %w", verb, m.handle.PID, err)
+}
+
+// Pause stops the CPUs. QEMU drains and flushes disks while the guest already
+// stands still, so what the host has not written yet is written first.
+func (m *machine) Pause(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.failed("pause", m.monitor(ctx, func(q *qmp) error {
+		if s, err := q.status(ctx); err != nil || !s.Running {
+			return err
+		}
+		m.flushDisks(q, ctx)
+		return q.run(ctx, "stop", nil, nil, nil)
+	}))
+}
+
+// flushDisks writes the dirty pages of the disk files, with the guest running.
+// It only makes the flush that follows shorter, so errors are left to that one.
+func (m *machine) flushDisks(q *qmp, ctx context.Context) {
+	var blocks []struct {
+		Inserted *struct {
+			File string `json:"file"`
+			RO   bool   `json:"ro"`
+		} `json:"inserted"`
+	}
+	if err := q.run(ctx, "query-block", nil, nil, &blocks); err != nil {
+		return
+	}
+	for _, b := range blocks {
+		if b.Inserted == nil || b.Inserted.RO {
+			continue
+		}
+		f, err := os.Open(b.Inserted.File)
+		if err != nil {
+			m.log.Debug("disk file was not flushed before the pause", "file", b.Inserted.File, "err", err)
+			continue
+		}
+		if err := unix.Fdatasync(int(f.Fd())); err != nil {
+			m.log.Debug("disk file was not flushed before the pause", "file", b.Inserted.File, "err", err)
+		}
+		f.Close()
+	}
+}
+
+// Resume lets the CPUs run.
+func (m *machine) Resume(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.failed("resume", m.monitor(ctx, func(q *qmp) error { return q.run(ctx, "cont", nil, nil, nil) }))
+}
+
+// Paused asks QEMU. A machine that QEMU itself stopped, as it does when a disk
+// file cannot grow, is paused too.
+func (m *machine) Paused(ctx context.Context) (paused bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	err = m.failed("ask", m.monitor(ctx, func(q *qmp) error {
+		s, err := q.status(ctx)
+		paused = !s.Running
+		return err
+	}))
+	return paused, err
+}
+
+// SaveDevices writes QEMU's device state and the machine's description.
+func (m *machine) SaveDevices(ctx context.Context, dir string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.failed("save devices of", m.monitor(ctx, func(q *qmp) error {
+		s, err := q.status(ctx)
+		if err != nil {
+			return err
+		}
+		if s.Running {
+			return fmt.Errorf("%w: it is running", vmm.ErrState)
+		}
+		if err := m.shape.write(dir); err != nil {
+			return err
+		}
+		// A jailed QEMU can open nothing, so it is given the open file.
+		f, err := os.OpenFile(filepath.Join(dir, devicesName), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		var set struct {
+			ID int `json:"fdset-id"`
+		}
+		if err := q.run(ctx, "add-fd", nil, f, &set); err != nil {
+			return err
+		}
+		name := fmt.Sprintf("/dev/fdset/%d", set.ID)
+		err = q.run(ctx, "xen-save-devices-state", map[string]any{"filename": name}, nil, nil)
+		// The set is of no use after; QEMU would drop it with the connection.
+		err = errors.Join(err, q.run(context.WithoutCancel(ctx), "remove-fd", map[string]any{"fdset-id": set.ID}, nil, nil))
+		if err != nil {
+			return err
+		}
+		if st, err := f.Stat(); err != nil || st.Size() == 0 {
+			return errors.Join(errors.New("QEMU wrote no device state"), err)
+		}
+		return f.Close()
+	}))
+}
+
+// Shutdown presses the power button. A paused guest would not notice, so it is
+// let go first.
+func (m *machine) Shutdown(ctx context.Context) error {
+	err := m.monitor(ctx, func(q *qmp) error {
+		if err := q.run(ctx, "cont", nil, nil, nil); err != nil {
+			return err
+		}
+		return q.run(ctx, "system_powerdown", nil, nil, nil)
+	})
+	if err != nil && !errors.Is(err, vmm.ErrGone) {
+		m.log.Debug("power button was not pressed", "pid", m.handle.PID, "err", err)
+	}
+	select {
+	case <-m.proc.done:
+		return nil
+	case <-ctx.Done():
+		return m.failed("shut down", errors.Join(ctx.Err(), m.proc.kill()))
+	}
+}

@@ -1,0 +1,195 @@
+package qemu
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/sietch-dev/sietch/runtime/vmm"
+)
+
+// host is what a QEMU binary and this host can do.
+type host struct {
+	Stamp   stamp     `json:"stamp"`
+	Version string    `json:"version"`
+	Accel   vmm.Accel `json:"accel"`
+	Reason  string    `json:"reason,omitempty"` // why not KVM
+	CPU     string    `json:"cpu"`
+
+	binary       string
+	firmware     string
+	major, minor int
+}
+
+// stamp is what the findings depend on.
+type stamp struct {
+	Binary    string    `json:"binary"`
+	Device    uint64    `json:"device"`
+	Inode     uint64    `json:"inode"`
+	SizeBytes int64     `json:"size_bytes"`
+	ModTime   int64     `json:"mod_time"`
+	BootID    string    `json:"boot_id"` // kernel, modules and nesting change with a reboot
+	Forced    vmm.Accel `json:"forced,omitempty"`
+}
+
+func makeStamp(binary string, forced vmm.Accel) (stamp, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(binary, &st); err != nil {
+		return stamp{}, fmt.Errorf("look at %s: %w", binary, err)
+	}
+	boot, err := bootID()
+	if err != nil {
+		return stamp{}, err
+	}
+	return stamp{binary, st.Dev, st.Ino, st.Size, st.Mtim.Nano(), boot, forced}, nil
+}
+
+// probe finds out, or remembers, what the binary and this host can do.
+func probe(ctx context.Context, binary string, o Options) (*host, error) {
+	key, err := makeStamp(binary, o.Accel)
+	if err != nil {
+		return nil, err
+	}
+	if o.TrialCache != "" {
+		h, err := readHost(o.TrialCache)
+		if err == nil && h.Stamp == key {
+			return h, h.complete(binary)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			o.Logger.Warn("what was found out about QEMU cannot be read, finding out again", "err", err)
+		}
+	}
+	h := &host{Stamp: key}
+	if h.Version, err = askVersion(ctx, binary); err != nil {
+		return nil, err
+	}
+	if err := h.complete(binary); err != nil {
+		return nil, err
+	}
+	if err := h.chooseAccel(ctx, o.Accel); err != nil {
+		return nil, err
+	}
+	if h.CPU, err = h.guestCPU(); err != nil {
+		return nil, err
+	}
+	o.Logger.Info("QEMU found", "binary", binary, "version", h.Version, "accel", h.Accel, "reason", h.Reason)
+	if o.TrialCache != "" {
+		if err := h.remember(o.TrialCache); err != nil {
+			o.Logger.Warn("what was found out about QEMU cannot be kept", "err", err)
+		}
+	}
+	return h, nil
+}
+
+// complete fills in what is not stored.
+func (h *host) complete(binary string) error {
+	h.binary = binary
+	m := versionNumber.FindStringSubmatch(h.Version)
+	if m == nil {
+		return fmt.Errorf("version of QEMU: %q is not a version", h.Version)
+	}
+	h.major, _ = strconv.Atoi(m[1])
+	h.minor, _ = strconv.Atoi(m[2])
+	if !h.atLeast(oldestMajor, oldestMinor) {
+		return fmt.Errorf("QEMU %s is too old, %d.%d or newer is needed", h.Version, oldestMajor, oldestMinor)
+	}
+	h.firmware = "qboot.rom"
+	return nil
+}
+
+// The oldest QEMU with everything used here: 6.2 is Ubuntu 22.04's.
+const oldestMajor, oldestMinor = 6, 2
+
+func (h *host) atLeast(major, minor int) bool {
+	return h.major > major || h.major == major && h.minor >= minor
+}
+
+func (h *host) identity() vmm.Identity {
+	return vmm.Identity{Driver: driverName, Version: h.Version, Machine: machineType, Accel: h.Accel, CPU: h.CPU}
+}
+
+func (h *host) accelArg() []string {
+	if h.Accel == vmm.KVM {
+		return []string{"kvm"}
+	}
+	return []string{"tcg", "tb-size=" + strconv.Itoa(translationCacheMiB)}
+}
+
+func (h *host) cpu() string {
+	if h.Accel == vmm.KVM {
+		return "host"
+	}
+	return tcgCPU
+}
+
+const (
+	// tcgCPU is what TCG can emulate, less what costs and helps nobody.
+	tcgCPU = "max"
+	// translationCacheMiB is the size of TCG's cache of translated code.
+	translationCacheMiB = 32
+)
+
+// guestCPU names the CPU a guest sees, so that saved state is not loaded where
+// the guest would find another.
+func (h *host) guestCPU() (string, error) {
+	if h.Accel != vmm.KVM {
+		return tcgCPU, nil
+	}
+	return hostCPU()
+}
+
+var (
+	versionLine   = regexp.MustCompile(`(?m)^QEMU emulator version (\d+\.\d+(?:\.\d+)?\S*)`)
+	versionNumber = regexp.MustCompile(`^(\d+)\.(\d+)`)
+)
+
+// askTimeout bounds the runs of QEMU made to find something out.
+const askTimeout = 10 * time.Second
+
+func askVersion(ctx context.Context, binary string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, binary, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("ask %s for its version: %w", binary, err)
+	}
+	m := versionLine.FindSubmatch(out)
+	if m == nil {
+		return "", fmt.Errorf("ask %s for its version: unknown answer %q", binary, out)
+	}
+	return string(m[1]), nil
+}
+
+func readHost(file string) (*host, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	h := new(host)
+	if err := json.Unmarshal(data, h); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+func (h *host) remember(file string) error {
+	data, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	return renameio.WriteFile(file, data, 0o600)
+}

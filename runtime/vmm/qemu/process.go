@@ -1,0 +1,292 @@
+package qemu
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sietch-dev/sietch/runtime/vmm"
+)
+
+// killTimeout bounds the wait for a killed process. Only one stuck in the
+// kernel takes longer.
+const killTimeout = 15 * time.Second
+
+// process is a QEMU process, ours or another's child. It is held by a pidfd, so
+// a reused pid cannot be met.
+type process struct {
+	pid   int
+	start uint64
+	child bool
+	pidfd *os.File
+	done  chan struct{}
+
+	mu     sync.Mutex
+	killed bool
+	err    error // valid after done
+}
+
+// children holds the processes started by this one and not reaped yet. They
+// are waited for here and nowhere else, however often they are attached to.
+var children struct {
+	sync.Mutex
+	m map[int]*process
+}
+
+// adoptChild takes over a started command and waits for its end. log is where
+// its last words are.
+func adoptChild(cmd *exec.Cmd, log string) (*process, error) {
+	p, err := openProcess(cmd.Process.Pid)
+	if err != nil {
+		return nil, err
+	}
+	p.child = true
+	children.Lock()
+	if children.m == nil {
+		children.m = map[int]*process{}
+	}
+	children.m[p.pid] = p
+	children.Unlock()
+	go func() {
+		err := cmd.Wait()
+		children.Lock()
+		delete(children.m, p.pid)
+		children.Unlock()
+		p.ended(endError(cmd.ProcessState, err, log))
+	}()
+	return p, nil
+}
+
+// findProcess adopts the process of a handle.
+func findProcess(h vmm.Handle, log string) (*process, error) {
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	if boot != h.BootID {
+		return nil, fmt.Errorf("%w: the host was started anew since", vmm.ErrGone)
+	}
+	children.Lock()
+	p := children.m[h.PID]
+	children.Unlock()
+	if p != nil && p.start == h.StartTime {
+		return p, nil
+	}
+	p, err = openProcess(h.PID)
+	if err != nil {
+		return nil, err
+	}
+	if p.start != h.StartTime {
+		return nil, errors.Join(vmm.ErrGone, p.pidfd.Close())
+	}
+	go func() {
+		if p.await() {
+			p.ended(p.foreignEnd(log))
+		}
+	}()
+	return p, nil
+}
+
+// openProcess takes hold of a living process.
+func openProcess(pid int) (*process, error) {
+	// Non-blocking, so that waiting is done by Go's poller and not by a thread.
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err == unix.ESRCH || err == unix.EINVAL {
+		return nil, vmm.ErrGone
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open process %d: %w", pid, err)
+	}
+	pidfd := os.NewFile(uintptr(fd), "pidfd")
+	start, err := startTime(pid)
+	if err != nil {
+		return nil, errors.Join(err, pidfd.Close())
+	}
+	return &process{pid: pid, start: start, pidfd: pidfd, done: make(chan struct{})}, nil
+}
+
+// await blocks until the process has ended (true) or the hold on it was
+// released (false).
+func (p *process) await() bool {
+	raw, err := p.pidfd.SyscallConn()
+	if err != nil {
+		return false
+	}
+	return raw.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return err != nil && err != unix.EINTR || n > 0
+	}) == nil
+}
+
+// release gives up the hold on another's child. One's own is waited for anyway.
+func (p *process) release() error {
+	if p.child {
+		return nil
+	}
+	if err := p.pidfd.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+func (p *process) ended(err error) {
+	p.mu.Lock()
+	if p.killed {
+		err = errKilled
+	}
+	p.err = err
+	p.mu.Unlock()
+	close(p.done)
+	p.pidfd.Close()
+}
+
+// pidfdGetInfo is the PIDFD_GET_INFO ioctl and pidfdInfo the first version of
+// its struct (linux/pidfd.h).
+const (
+	pidfdGetInfo  = 0xc040ff0b // _IOWR(0xff, 11, struct pidfd_info)
+	pidfdInfoExit = 1 << 3     // the exit status, Linux 6.15
+)
+
+type pidfdInfo struct {
+	mask, cgroup uint64
+	ids          [11]uint32
+	exitCode     int32 // as wait(2) gives it
+}
+
+// foreignEnd says why another's child ended. Its exit status went to its
+// parent; newer kernels tell holders of a pidfd too, once it was reaped.
+func (p *process) foreignEnd(log string) error {
+	raw, err := p.pidfd.SyscallConn()
+	if err != nil {
+		return errEnded
+	}
+	var info pidfdInfo
+	for deadline := time.Now().Add(200 * time.Millisecond); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		info = pidfdInfo{mask: pidfdInfoExit}
+		var errno unix.Errno
+		raw.Control(func(fd uintptr) {
+			_, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, pidfdGetInfo, uintptr(unsafe.Pointer(&info)))
+		})
+		if info.mask&pidfdInfoExit != 0 || errno == unix.ENOTTY || errno == unix.EINVAL {
+			break
+		}
+	}
+	if info.mask&pidfdInfoExit == 0 {
+		return withLastWords(errEnded, log)
+	}
+	status := unix.WaitStatus(info.exitCode)
+	switch {
+	case status == 0:
+		return nil
+	case status.Signaled():
+		return withLastWords(fmt.Errorf("QEMU ended: signal: %v", status.Signal()), log)
+	}
+	return withLastWords(fmt.Errorf("QEMU ended: exit status %d", status.ExitStatus()), log)
+}
+
+// errEnded is the end of a process whose exit status only its parent knows.
+var errEnded = errors.New("QEMU ended")
+
+var errKilled = errors.New("killed")
+
+// endError turns an exit status into Machine.Err.
+func endError(state *os.ProcessState, err error, log string) error {
+	if state != nil && state.Success() {
+		return nil
+	}
+	if state != nil {
+		err = errors.New(state.String())
+	}
+	return withLastWords(fmt.Errorf("QEMU ended: %w", err), log)
+}
+
+// withLastWords adds the end of QEMU's own output to an error.
+func withLastWords(err error, log string) error {
+	data, rerr := os.ReadFile(log)
+	data = bytes.TrimSpace(data)
+	if rerr != nil || len(data) == 0 {
+		return err
+	}
+	const most = 2 << 10
+	if len(data) > most {
+		data = data[len(data)-most:]
+		if _, rest, ok := bytes.Cut(data, []byte("\n")); ok {
+			data = rest
+		}
+	}
+	return fmt.Errorf("%w: %s", err, data)
+}
+
+// kill ends the process and waits until it is gone. Idempotent.
+func (p *process) kill() error {
+	p.mu.Lock()
+	select {
+	case <-p.done:
+	default:
+		p.killed = true
+	}
+	p.mu.Unlock()
+	if err := p.signal(unix.SIGKILL); err != nil {
+		return fmt.Errorf("kill process %d: %w", p.pid, err)
+	}
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(killTimeout):
+		return fmt.Errorf("kill process %d: still there after %s", p.pid, killTimeout)
+	}
+}
+
+func (p *process) signal(sig unix.Signal) error {
+	raw, err := p.pidfd.SyscallConn()
+	if err != nil {
+		return nil // closed: it has ended
+	}
+	var serr error
+	if err := raw.Control(func(fd uintptr) { serr = unix.PidfdSendSignal(int(fd), sig, nil, 0) }); err != nil {
+		return nil
+	}
+	if serr == unix.ESRCH {
+		return nil
+	}
+	return serr
+}
+
+// startTime is field 22 of /proc/PID/stat: what tells a process from a later one
+// of the same pid. A zombie counts as gone.
+func startTime(pid int) (uint64, error) {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return 0, vmm.ErrGone
+	}
+	if err != nil {
+		return 0, err
+	}
+	// The name in parentheses may hold anything.
+	i := bytes.LastIndexByte(data, ')')
+	f := strings.Fields(string(data[i+1:]))
+	if i < 0 || len(f) < 20 {
+		return 0, fmt.Errorf("unknown form of /proc/%d/stat", pid)
+	}
+	if f[0] == "Z" || f[0] == "X" {
+		return 0, vmm.ErrGone
+	}
+	return strconv.ParseUint(f[19], 10, 64)
+}
+
+func bootID() (string, error) {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read boot id: %w", err)
+	}
+	return strings.TrimSpace(string(data)), nil
+}
