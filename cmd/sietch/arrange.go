@@ -244,7 +244,7 @@ func (a *arranger) unknownFlag(shown string) {
 	var known []string
 	for _, f := range flags {
 		for _, n := range f.Names() {
-			if len(n) > 1 && visible(f) {
+			if len(n) > 1 && visible(f) && (len(a.path) == 0 || n != "version") {
 				known = append(known, "--"+n)
 			}
 		}

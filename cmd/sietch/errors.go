@@ -108,7 +108,7 @@ func (e *env) tell(x explained) {
 		}
 		return
 	}
-	for text := range strings.SplitSeq(x.Message, "\n") {
+	for text := range strings.SplitSeq(strings.TrimRight(x.Message, "\n"), "\n") {
 		fmt.Fprintf(e.err, "sietch: %s\n", text)
 	}
 	if x.Hint != "" {

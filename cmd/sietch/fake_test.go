@@ -364,13 +364,21 @@ func (f *fake) CopyOut(ctx context.Context, r runtime.CopyOutRequest, out io.Wri
 	if err := f.call("CopyOut", r); err != nil {
 		return err
 	}
-	dir, base := filepath.Dir(f.inGuest(r.Name, r.Path)), filepath.Base(r.Path)
-	if r.Path == "/" {
-		dir, base = f.inGuest(r.Name, "/"), "."
+	real, base := f.inGuest(r.Name, r.Path), filepath.Base(r.Path)
+	for range 8 {
+		target, err := os.Readlink(real)
+		if err != nil || !r.FollowLink {
+			break
+		}
+		if filepath.IsAbs(target) {
+			real = f.inGuest(r.Name, target)
+		} else {
+			real = filepath.Join(filepath.Dir(real), target)
+		}
 	}
-	args := []string{"-cf", "-", "-C", dir, base}
-	if r.FollowLink {
-		args = append([]string{"-h"}, args...)
+	args := []string{"-cf", "-", "-C", filepath.Dir(real), "--transform", "s,^[^/]*," + base + ",rhS", filepath.Base(real)}
+	if r.Path == "/" {
+		args = []string{"-cf", "-", "-C", real, "."}
 	}
 	cmd := exec.CommandContext(ctx, "tar", args...)
 	cmd.Stdout = out
@@ -536,4 +544,3 @@ func (f *fake) Doctor(ctx context.Context) (runtime.DoctorReport, error) {
 }
 
 func (f *fake) Close() error { return f.call("Close", nil) }
-

@@ -151,27 +151,29 @@ func drawLog(commits []runtime.Commit, entry func(runtime.Commit) []string, spac
 		nodes[i] = graph.Node{ID: c.ID, Parents: c.Parents}
 	}
 	var b strings.Builder
-	put := func(lanes, text string) {
-		b.WriteString(strings.TrimRight(lanes+" "+text, " ") + "\n")
-	}
 	var drawing graph.Drawing
 	ordered := graph.Order(nodes)
 	for i, n := range ordered {
-		for j, line := range entry(byID[n.ID]) {
-			if j == 0 {
-				put(drawing.Commit(n), line)
-			} else {
-				put(drawing.Next(), line)
+		text := entry(byID[n.ID])
+		if spaced && i < len(ordered)-1 {
+			text = append(text, "")
+		}
+		lanes := []string{drawing.Commit(n)}
+		for range text[1:] {
+			lanes = append(lanes, drawing.Next())
+		}
+		// The text of one commit stays in one column, however its lanes move.
+		width := 0
+		for _, l := range lanes {
+			width = max(width, len(l))
+		}
+		for j := range text {
+			b.WriteString(strings.TrimRight(fmt.Sprintf("%-*s %s", width, lanes[j], text[j]), " ") + "\n")
+		}
+		if i < len(ordered)-1 {
+			for _, l := range drawing.Rest() {
+				b.WriteString(l + "\n")
 			}
-		}
-		if i == len(ordered)-1 {
-			break
-		}
-		if spaced {
-			put(drawing.Next(), "")
-		}
-		for _, lanes := range drawing.Rest() {
-			put(lanes, "")
 		}
 	}
 	return b.String()
