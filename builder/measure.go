@@ -37,7 +37,9 @@ func (t treeSize) imageBytes() int64 {
 	// A group of blocks has one block of inode bitmap, so many empty files need
 	// many groups, whose blocks then stay holes.
 	const perGroup, groupBytes = 8 * imageBlock, 8 * imageBlock * imageBlock
-	need = max(need, (inodes+perGroup-1)/perGroup*groupBytes)
+	if groups := (inodes + perGroup - 1) / perGroup; groups > 1 {
+		need = max(need, (groups-1)*groupBytes+16<<20)
+	}
 	return (need + 1<<20 - 1) &^ (1<<20 - 1)
 }
 

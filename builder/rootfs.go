@@ -61,6 +61,13 @@ func makeRootfs(ctx context.Context, dir, target string) (_ rootfsInfo, err erro
 		}
 		size *= 2
 	}
+	if _, err := os.Lstat(filepath.Join(dir, "lost+found")); errors.Is(err, os.ErrNotExist) {
+		// mkfs.ext4 makes it always; the image is to be like the tree. debugfs
+		// fails silently, which the comparison below would notice.
+		if _, err := runTool(ctx, "debugfs", mkfsClock, "-w", "-R", "rmdir lost+found", target); err != nil {
+			return rootfsInfo{}, fmt.Errorf("make ext4 image: %w", err)
+		}
+	}
 	f, err := os.OpenFile(target, os.O_RDWR, 0)
 	if err != nil {
 		return rootfsInfo{}, fmt.Errorf("make ext4 image: %w", err)
@@ -82,6 +89,9 @@ func makeRootfs(ctx context.Context, dir, target string) (_ rootfsInfo, err erro
 	return rootfsInfo{Format: rootfsFormat, Digest: digest, ContentBytes: tree.contentBytes, Inodes: tree.inodes}, nil
 }
 
+// mkfsClock stops the clock of the tools of e2fsprogs.
+var mkfsClock = []string{"E2FSPROGS_FAKE_TIME=1"}
+
 var errImageTooSmall = errors.New("the file system is too small for its content")
 
 // mkfsFrom makes target of size bytes with the content of dir.
@@ -99,7 +109,7 @@ func mkfsFrom(ctx context.Context, dir, target string, size, inodes int64) error
 	}
 	defer os.Remove(conf)
 	out, err := runTool(ctx, "mkfs.ext4",
-		[]string{"E2FSPROGS_FAKE_TIME=1", "MKE2FS_CONFIG=" + conf},
+		append([]string{"MKE2FS_CONFIG=" + conf}, mkfsClock...),
 		"-q", "-F", "-b", "4096", "-I", "256", "-m", "0",
 		"-O", rootfsFeatures,
 		"-N", strconv.FormatInt(inodes+spareInodes, 10),
@@ -152,12 +162,7 @@ func fixRootfs(ctx context.Context, f *os.File, dir string, tree treeSize) error
 			return err
 		}
 		var st unix.Stat_t
-		err := unix.Lstat(filepath.Join(dir, p), &st)
-		if errors.Is(err, unix.ENOENT) && p == "/lost+found" {
-			// mkfs.ext4 made it and e2fsck wants it.
-			return fs.SetAttr(i.Number, ext4.Attr{Perm: 0o700, Mtime: epoch, Birth: epoch})
-		}
-		if err != nil {
+		if err := unix.Lstat(filepath.Join(dir, p), &st); err != nil {
 			return fmt.Errorf("compare %s: %w", p, err)
 		}
 		a := ext4.Attr{Perm: st.Mode, UID: st.Uid, GID: st.Gid, Mtime: timeOf(st.Mtim), Birth: epoch}
@@ -248,6 +253,7 @@ func freeBytes(dir string) (int64, error) {
 // toolPackages says which Debian package brings a tool.
 var toolPackages = map[string]string{
 	"mkfs.ext4":  "e2fsprogs",
+	"debugfs":    "e2fsprogs",
 	"runc":       "runc",
 	"mmdebstrap": "mmdebstrap",
 }

@@ -16,7 +16,7 @@ import (
 const xattrRecord = "SCHILY.xattr."
 
 // writeTar writes the tree of an ext4 image, in the order of names, so that the
-// same image always gives the same stream. mkfs.ext4's lost+found and sockets,
+// same image always gives the same stream. Sockets, which tar has no form for and
 // which mean nothing outside of the machine they were made in, are left out.
 func writeTar(ctx context.Context, fs *ext4.FS, w io.Writer) error {
 	tw := tar.NewWriter(w)
@@ -25,7 +25,7 @@ func writeTar(ctx context.Context, fs *ext4.FS, w io.Writer) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if isMkfsLostAndFound(p, i) || i.Mode&unix.S_IFMT == unix.S_IFSOCK {
+		if i.Mode&unix.S_IFMT == unix.S_IFSOCK {
 			return nil
 		}
 		h, err := tarHeader(fs, p, i)
@@ -58,12 +58,6 @@ func writeTar(ctx context.Context, fs *ext4.FS, w io.Writer) error {
 		return err
 	}
 	return tw.Close()
-}
-
-// isMkfsLostAndFound tells the directory that mkfs.ext4 makes from one that was
-// in the image before: ours has the time zero.
-func isMkfsLostAndFound(p string, i *ext4.Inode) bool {
-	return p == "/lost+found" && i.IsDir() && i.Mtime.Equal(epoch)
 }
 
 func tarHeader(fs *ext4.FS, p string, i *ext4.Inode) (*tar.Header, error) {
