@@ -24,11 +24,11 @@ export CGO_ENABLED := 0
 .PHONY: build
 build: $(GUEST_ZST) ## bin/sietch, with the guest init inside
 	@mkdir -p bin
-	$(GO) build -trimpath -ldflags '$(LDFLAGS) -X main.version=$(VERSION)' -o bin/sietch ./cmd/sietch
+	$(GO) build -ldflags '$(LDFLAGS) -X main.version=$(VERSION)' -o bin/sietch ./cmd/sietch
 
 $(GUEST_ZST): $(GUEST_SRC) go.mod go.sum guestinit/embedded/pack/main.go
 	@mkdir -p bin $(@D)
-	GOOS=linux GOARCH=amd64 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/guestinit ./guestinit
+	GOOS=linux GOARCH=amd64 $(GO) build -ldflags '$(LDFLAGS)' -o bin/guestinit ./guestinit
 	$(GO) run ./guestinit/embedded/pack bin/guestinit $@
 
 .PHONY: deps
