@@ -21,12 +21,14 @@ var bootModules = []string{
 
 // deviceModules are for devices a VMM may add. They are taken where the kernel
 // has them, and loaded where the device is.
-var deviceModules = []string{"virtio_rng", "virtio_balloon", "button", "evdev"}
+var deviceModules = []string{"virtio_rng", "virtio_balloon"}
 
-// guestModules are what programs in a guest ask the kernel for: tunnels, bridges
-// and packet filters, loop devices and FUSE. They are taken where the kernel has
-// them; all they cost is their packed size.
+// guestModules are what a running guest needs, or what programs in it ask the
+// kernel for: the power button, tunnels, bridges and packet filters, loop devices
+// and FUSE. They are taken where the kernel has them; all they cost is their
+// packed size.
 var guestModules = []string{
+	"button", "evdev",
 	"tun", "veth", "bridge", "br_netfilter", "dummy", "macvlan", "wireguard",
 	"fuse", "loop", "squashfs",
 	"nf_tables", "nft_chain_nat", "nft_ct", "nft_nat", "nft_masq", "nft_redir", "nft_limit", "nft_log",

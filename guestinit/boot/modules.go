@@ -36,6 +36,9 @@ type alias struct {
 	module  string
 }
 
+// OpenModules opens the modules of a booted machine.
+func OpenModules() (*Modules, error) { return openModules(StateDir + "/" + stateModules) }
+
 // openModules opens the directory of modules. It stays usable when the path to
 // it is gone.
 func openModules(dir string) (*Modules, error) {
@@ -208,7 +211,11 @@ func (m *Modules) loadForDevices() error {
 				return err
 			}
 			for _, a := range aliases {
-				wanted = append(wanted, m.Match(a)...)
+				for _, name := range m.Match(a) {
+					if strings.HasPrefix(name, "virtio") { // the rest can wait
+						wanted = append(wanted, name)
+					}
+				}
 			}
 		}
 		if err := m.loadAll(wanted); err != nil {

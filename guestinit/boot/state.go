@@ -51,7 +51,7 @@ func bindOver(src, dst string) error {
 // the guest asks for a module: it loads what came with the initramfs under that
 // name or alias. Images have no modules for a kernel they do not know.
 func Modprobe(args []string) error {
-	m, err := openModules(filepath.Join(StateDir, stateModules))
+	m, err := OpenModules()
 	if err != nil {
 		return err
 	}

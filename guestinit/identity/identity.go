@@ -104,16 +104,19 @@ func (a *Applier) stepClock(id proto.Identity) error {
 	if id.Time.IsZero() {
 		return nil
 	}
-	want, slack := id.Time, clockSlack
-	if !id.Fork {
-		// The time was noted before the machine was started, and the kernel has
-		// read a hardware clock of whole seconds.
-		want, slack = id.Time.Add(a.uptime()), time.Second
+	if id.Fork {
+		if a.now().Sub(id.Time).Abs() <= clockSlack {
+			return nil
+		}
+		return a.setTime(id.Time)
 	}
-	if a.now().Sub(want).Abs() <= slack {
+	// The time was noted some time before the machine was started; a clock that
+	// is ahead of it was set from the hardware and knows better.
+	earliest := id.Time.Add(a.uptime())
+	if a.now().After(earliest.Add(-time.Second)) {
 		return nil
 	}
-	return a.setTime(want)
+	return a.setTime(earliest)
 }
 
 func uptime() time.Duration {

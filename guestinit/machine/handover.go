@@ -132,6 +132,11 @@ func RunBesideInit() error {
 	if err != nil {
 		return err
 	}
+	if modules, err := boot.OpenModules(); err != nil {
+		report(err)
+	} else {
+		go m.watchPowerButton(modules)
+	}
 	return m.server.Serve(ln)
 }
 

@@ -65,6 +65,7 @@ func Run(s *boot.System) error {
 	go func() { served <- m.server.Serve(ln) }()
 	m.startMain()
 	s.Ready()
+	go m.watchPowerButton(s.Modules)
 	return <-served
 }
 
@@ -93,7 +94,7 @@ func newMachine(c proto.Config, layer *os.File, names *identity.Names) (*Machine
 		Main:        m.mainStatus,
 		Identify:    m.identity.Apply,
 		Shutdown: func(context.Context) error {
-			m.ending.Do(func() { go m.end() })
+			m.shutDown()
 			return nil
 		},
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
@@ -122,6 +123,11 @@ func ignoreGone(err error) error {
 		return nil
 	}
 	return err
+}
+
+// shutDown starts powering off and returns at once.
+func (m *Machine) shutDown() {
+	m.ending.Do(func() { go m.end() })
 }
 
 // mainStatus is agent.Options.Main: an init system is the main process.
