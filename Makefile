@@ -20,8 +20,6 @@ GUEST_ZST := guestinit/embedded/dist/guestinit.zst
 # Static everywhere: the guest program has no libc to meet, and bin/sietch is
 # copied to hosts whose libc is older.
 export CGO_ENABLED := 0
-# For tests and checks too: another setting would compile BuildKit a second time.
-export GOFLAGS := $(strip $(filter-out -trimpath,$(shell $(GO) env GOFLAGS)) -trimpath)
 
 .PHONY: build
 build: $(GUEST_ZST) ## bin/sietch, with the guest init inside
