@@ -35,7 +35,7 @@ func reference(app *cli.App) string {
 	var walk func(path, commands []*cli.Command)
 	walk = func(path, commands []*cli.Command) {
 		for _, c := range commands {
-			if c.Hidden {
+			if c.Hidden || c.Name == "help" { // which shows nothing that is not here
 				continue
 			}
 			here := append(path[:len(path):len(path)], c)
