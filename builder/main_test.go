@@ -9,9 +9,12 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sietch-dev/sietch/runtime/testlane"
 )
 
 // TestMain makes the test binary able to host the engine, as the real one is.
@@ -25,7 +28,60 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if sharedDir != "" {
+		// The engine of the shared directory has no test to end it.
+		if err := endShared(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// Most tests of builds share one data directory, and in it an image with a
+// shell and the usual tools.
+var (
+	sharedOnce    sync.Once
+	sharedDir     string
+	sharedBuilder *Builder
+	sharedErr     error
+)
+
+const busybox = "test/busybox:latest"
+
+// shared needs what builds need, and returns the shared Builder.
+func shared(t *testing.T) *Builder {
+	t.Helper()
+	testlane.Need(t, testlane.Root, testlane.BuildKit)
+	sharedOnce.Do(func() {
+		if sharedDir, sharedErr = os.MkdirTemp("", "sietch-builder-test-"); sharedErr != nil {
+			return
+		}
+		if sharedBuilder, sharedErr = Open(Options{Dir: sharedDir}); sharedErr != nil {
+			return
+		}
+		dir := busyboxContext(t, map[string]string{"Dockerfile": shell})
+		_, sharedErr = sharedBuilder.Build(context.Background(), BuildRequest{ContextDir: dir, Names: []string{busybox}, Progress: "plain"})
+	})
+	if sharedErr != nil {
+		t.Fatal(sharedErr)
+	}
+	return sharedBuilder
+}
+
+func endShared() error {
+	for pid := range engines(sharedDir) {
+		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+			return err
+		}
+	}
+	for end := time.Now().Add(20 * time.Second); len(engines(sharedDir)) > 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			return fmt.Errorf("the engine of %s does not end", sharedDir)
+		}
+	}
+	return dropTemp(sharedDir)
 }
 
 // newBuilder opens a Builder on a directory of its own, whose engine is gone
@@ -54,12 +110,12 @@ func openBuilder(t *testing.T, dir string, change ...func(*Options)) *Builder {
 	return b
 }
 
-// enginePID finds the engine of a data directory, 0 when there is none.
-func enginePID(t *testing.T, dir string) int {
-	t.Helper()
+// engines finds the engine processes of a data directory.
+func engines(dir string) map[int]bool {
+	out := map[int]bool{}
 	found, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
-		t.Fatal(err)
+		return out
 	}
 	for _, p := range found {
 		b, err := os.ReadFile(p)
@@ -70,21 +126,21 @@ func enginePID(t *testing.T, dir string) int {
 		if len(args) > 3 && args[1] == EngineCommand && args[2] == "--dir" && args[3] == dir {
 			pid := 0
 			fmt.Sscanf(filepath.Base(filepath.Dir(p)), "%d", &pid)
-			return pid
+			out[pid] = true
 		}
 	}
-	return 0
+	return out
 }
 
 // stopEngine ends the engine and checks that it leaves no mount behind.
 func stopEngine(t *testing.T, dir string) {
 	t.Helper()
-	if pid := enginePID(t, dir); pid != 0 {
+	for pid := range engines(dir) {
 		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 			t.Errorf("stop engine: %v", err)
 		}
-		waitFor(t, 20*time.Second, "engine to end", func() bool { return enginePID(t, dir) == 0 })
 	}
+	waitFor(t, 30*time.Second, "engine to end", func() bool { return len(engines(dir)) == 0 })
 	left, err := mountsBelow(dir)
 	if err != nil {
 		t.Error(err)
@@ -143,7 +199,7 @@ func busyboxContext(t *testing.T, files map[string]string) string {
 // shell starts a Dockerfile with a shell and the usual tools.
 const shell = `FROM scratch
 COPY busybox /bin/busybox
-RUN ["/bin/busybox", "sh", "-c", "/bin/busybox mkdir -p /usr/bin /tmp /etc && /bin/busybox --install -s /bin"]
+RUN ["/bin/busybox", "sh", "-c", "/bin/busybox mkdir -p -m 1777 /usr/bin /etc /tmp && /bin/busybox --install -s /bin"]
 `
 
 // build builds a context with plain progress, which is shown when it fails.

@@ -1,0 +1,84 @@
+package builder
+
+import (
+	"archive/tar"
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"testing"
+)
+
+func sorted(list []string) []string {
+	sort.Strings(list)
+	return list
+}
+
+// tarOf is a tar of a directory's regular files and directories.
+func tarOf(t *testing.T, dir string) *bytes.Buffer {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	err := filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
+		if err != nil || p == dir {
+			return err
+		}
+		st, err := e.Info()
+		if err != nil {
+			return err
+		}
+		h, err := tar.FileInfoHeader(st, "")
+		if err != nil {
+			return err
+		}
+		if h.Name, err = filepath.Rel(dir, p); err != nil {
+			return err
+		}
+		if err := w.WriteHeader(h); err != nil || !st.Mode().IsRegular() {
+			return err
+		}
+		b, err := os.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &out
+}
+
+// tarOfEntries is a tar with exactly these headers; contents by name.
+func tarOfEntries(t *testing.T, entries []tar.Header, contents map[string]string) *bytes.Buffer {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, h := range entries {
+		text := contents[h.Name]
+		if h.Typeflag == 0 {
+			h.Typeflag = tar.TypeReg
+		}
+		if h.Mode == 0 {
+			h.Mode = 0o755
+		}
+		if h.Typeflag == tar.TypeReg {
+			h.Size = int64(len(text))
+		}
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &out
+}
