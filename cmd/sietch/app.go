@@ -45,6 +45,7 @@ sietch log --graph --oneline`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "data-dir", Usage: "keep images, sandboxes and history in `DIR`", Value: runtime.DefaultDataDir, EnvVars: []string{"SIETCH_DATA_DIR"}},
 			&cli.StringFlag{Name: "vmm", Usage: "`auto|cloud-hypervisor|qemu` the program that runs the machines", Value: "auto", EnvVars: []string{"SIETCH_VMM"}},
+			&cli.StringFlag{Name: "boot-timeout", Usage: "give up on a machine that does not answer within `DURATION`", Value: "2m", EnvVars: []string{"SIETCH_BOOT_TIMEOUT"}},
 			toggle("json", "print results as JSON: one document for a query, one object a line for a stream; errors as JSON on stderr"),
 			toggle("quiet,q", "no progress and remarks on stderr; lists print names or ids alone"),
 			&cli.StringFlag{Name: "log-level", Usage: "`debug|info|warn|error` log from this level on, to stderr", Value: "warn"},

@@ -105,14 +105,17 @@ func (e *env) globals(c *cli.Context) error {
 	case err != nil:
 		wrong.note("--data-dir", err)
 	}
+	timeout, err := parseDuration(c.String("boot-timeout"))
+	wrong.note("--boot-timeout", err)
 	if err := wrong.err("see sietch --help"); err != nil {
 		return err
 	}
 	e.options = runtime.Options{
-		DataDir: dir,
-		VMM:     vmm,
-		Logger:  slog.New(e.logHandler(level)),
-		Remark:  func(text string) { e.remark("%s", text) },
+		DataDir:     dir,
+		VMM:         vmm,
+		Logger:      slog.New(e.logHandler(level)),
+		Remark:      func(text string) { e.remark("%s", text) },
+		BootTimeout: timeout,
 	}
 	return nil
 }
