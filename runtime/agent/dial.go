@@ -6,14 +6,18 @@ import (
 	"time"
 )
 
-const (
-	// A fresh attempt is made this often at first and less often later; each is
-	// given up after attemptLimit. A guest under a loaded host may need some
-	// tens of milliseconds to answer one.
-	attemptEvery    = 4 * time.Millisecond
-	attemptEveryMax = 20 * time.Millisecond
-	attemptLimit    = 200 * time.Millisecond
-)
+// spacing is the time to the next attempt: a restored guest answers the first,
+// a booting one takes seconds, and one on a host that does much else may take a
+// minute and need a second for a handshake. A hundredth of the time that has
+// passed is soon enough for each.
+func spacing(passed time.Duration) time.Duration {
+	return min(max(passed/100, 5*time.Millisecond), 250*time.Millisecond)
+}
+
+// patience is how long an attempt made at that time may take.
+func patience(passed time.Duration) time.Duration {
+	return max(16*spacing(passed), 250*time.Millisecond)
+}
 
 // dialUntil opens a connection to a guest that may not be there yet. It opens
 // attempt after attempt, several at a time, until one succeeds or ctx ends; all
@@ -35,24 +39,22 @@ func (c *Client) dialUntil(ctx context.Context) (net.Conn, error) {
 		}
 	}()
 
-	every := attemptEvery
+	begin := time.Now()
 	next := time.NewTimer(0)
 	defer next.Stop()
 	var last error
 	for {
 		select {
 		case <-next.C:
-			if time.Duration(pending)*attemptEveryMax < attemptLimit {
-				pending++
-				go func() {
-					one, cancel := context.WithTimeout(attempts, attemptLimit)
-					defer cancel()
-					nc, err := c.o.Dial(one)
-					results <- result{nc, err}
-				}()
-			}
-			next.Reset(every)
-			every = min(every+every/8, attemptEveryMax)
+			pending++
+			passed := time.Since(begin)
+			go func() {
+				one, cancel := context.WithTimeout(attempts, patience(passed))
+				defer cancel()
+				nc, err := c.o.Dial(one)
+				results <- result{nc, err}
+			}()
+			next.Reset(spacing(passed))
 		case r := <-results:
 			pending--
 			if r.err == nil {
