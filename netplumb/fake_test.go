@@ -58,7 +58,8 @@ func (f *fake) tables(ctx context.Context) (world, error) {
 	return w, err
 }
 
-func (f *fake) close() {}
+func (f *fake) close()                     {}
+func (f *fake) tidy(context.Context) error { return nil }
 
 func (f *fake) cell(_ context.Context, id string) (cell, error) {
 	f.mu.Lock()

@@ -58,8 +58,8 @@ func (p *Plumber) guestRules(n Network) ruleset {
 			}
 		}
 		nat = []chain{
-			base("dnat", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, *nftables.ChainPriorityNATDest, dnat...),
-			base("snat", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource,
+			base("incoming", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, *nftables.ChainPriorityNATDest, dnat...),
+			base("outgoing", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource,
 				when("", to(uplinkName), snatTo(n.Addr)),
 			),
 		}

@@ -12,7 +12,8 @@ import (
 
 // Sets and maps of the host's tables. Everything about a single sandbox is an
 // element of one of them, so that one more costs the same however many there
-// are.
+// are. They have a size each, which makes the kernel choose hash tables that are
+// never rearranged while somebody lists them.
 const (
 	setMembers   = "members"   // bridge table: interface . address it may use
 	setAddresses = "addresses" // ip table, like those below: addresses in use
@@ -20,6 +21,9 @@ const (
 	setUplinks   = "uplinks"   // interfaces that forward because of us
 	mapPorts     = "ports"     // protocol . port → address . port
 	mapPortsAt   = "ports_at"  // host address . protocol . port → address . port
+
+	maxSandboxes = 1 << (32 - blockBits) // addresses of a block
+	maxPorts     = 1 << 14
 )
 
 var (
@@ -60,6 +64,7 @@ func bridgeTable(n names) table {
 			Name:          setMembers,
 			KeyType:       nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeIPAddr),
 			Concatenation: true,
+			Size:          maxSandboxes,
 		}},
 		chains: []chain{
 			// Ahead of everything else that looks at bridged frames.
@@ -88,11 +93,11 @@ func ipTable(n names) table {
 		family: nftables.TableFamilyIPv4,
 		name:   n.table(),
 		sets: []nftables.Set{
-			{Name: setAddresses, KeyType: nftables.TypeIPAddr, KeyByteOrder: binaryutil.BigEndian},
-			{Name: setResolvers, KeyType: nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr), Concatenation: true},
-			{Name: setUplinks, KeyType: nftables.TypeIFName, KeyByteOrder: binaryutil.NativeEndian},
-			{Name: mapPorts, KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService), DataType: target, IsMap: true, Concatenation: true},
-			{Name: mapPortsAt, KeyType: nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetProto, nftables.TypeInetService), DataType: target, IsMap: true, Concatenation: true},
+			{Name: setAddresses, KeyType: nftables.TypeIPAddr, KeyByteOrder: binaryutil.BigEndian, Size: maxSandboxes},
+			{Name: setResolvers, KeyType: nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr), Concatenation: true, Size: maxSandboxes * maxResolvers},
+			{Name: setUplinks, KeyType: nftables.TypeIFName, KeyByteOrder: binaryutil.NativeEndian, Size: 256},
+			{Name: mapPorts, KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService), DataType: target, IsMap: true, Concatenation: true, Size: maxPorts},
+			{Name: mapPortsAt, KeyType: nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetProto, nftables.TypeInetService), DataType: target, IsMap: true, Concatenation: true, Size: maxPorts},
 		},
 		chains: []chain{
 			refuse(),
@@ -114,7 +119,7 @@ func ipTable(n names) table {
 				when("the host itself", daddrNotUnicast(), jump("refuse")),
 			),
 
-			base("dnat", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, *nftables.ChainPriorityNATDest, append([]rule{
+			base("incoming", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, *nftables.ChainPriorityNATDest, append([]rule{
 				when("guests do not use forwarded ports", fromAny(bridgePrefix), accept()),
 				// A neighbour can send to 127.0.0.1 and would be let in if the
 				// destination were translated before routing had seen it.
@@ -122,11 +127,11 @@ func ipTable(n names) table {
 				when("", daddrNotLocal(), accept()),
 			}, forwards...)...),
 
-			base("dnat_local", nftables.ChainTypeNAT, nftables.ChainHookOutput, *nftables.ChainPriorityNATDest, append([]rule{
+			base("local", nftables.ChainTypeNAT, nftables.ChainHookOutput, *nftables.ChainPriorityNATDest, append([]rule{
 				when("", daddrNotLocal(), accept()),
 			}, forwards...)...),
 
-			base("snat", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource,
+			base("outgoing", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource,
 				when("the host's own connections to forwarded ports", to(br), saddrLocal(), masquerade()),
 				when("", notToAny(bridgePrefix), saddrInSet(setAddresses), masquerade()),
 			),

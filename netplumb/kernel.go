@@ -26,6 +26,9 @@ type kernel interface {
 	taken(ctx context.Context, p Port) (string, error)
 	// apply makes one change. It is atomic as far as the kernel lets it be.
 	apply(ctx context.Context, s step) error
+	// tidy removes what namespaces of all instances have in common, if none is
+	// left. The host lock is not held.
+	tidy(ctx context.Context) error
 	// enter runs fn on a thread inside a sandbox's namespace.
 	enter(id string, fn func() error) error
 	// forget drops the connections that a sandbox's namespace tracks.

@@ -122,6 +122,9 @@ func (p *Plumber) Down(ctx context.Context, id string) error {
 	if err == nil {
 		err = p.removeInside(ctx, id)
 	}
+	if err == nil {
+		err = p.kernel.tidy(ctx)
+	}
 	if err != nil {
 		return fmt.Errorf("take down network of %s: %w", id, err)
 	}
@@ -215,6 +218,9 @@ func (p *Plumber) Sweep(ctx context.Context, keep []Network) (removed []string, 
 		})
 	}
 	g.Wait()
+	if err := p.kernel.tidy(ctx); err != nil {
+		errs = append(errs, fmt.Errorf("sweep networks: %w", err))
+	}
 	slices.Sort(removed)
 	return removed, errors.Join(errs...)
 }

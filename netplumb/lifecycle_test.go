@@ -56,6 +56,7 @@ func TestParallel(t *testing.T) {
 		if got := tcpHere(fmt.Sprintf("127.0.0.1:%d", 9000+i)); got == refused || got == silent {
 			t.Errorf("%s: in: %s", nets[i].ID, got)
 		}
+		guest.detach()
 	}
 	start = time.Now()
 	for i := range n {
@@ -377,5 +378,64 @@ func TestNoIPv6Inside(t *testing.T) {
 		return nil
 	}); err != nil {
 		t.Error(err)
+	}
+}
+
+// Other tools that keep namespaces in the same place do not get in the way,
+// whether they come before or in between.
+func TestBesideIPNetns(t *testing.T) {
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip(err)
+	}
+	p := newReal(t, "b00001")
+	ip := func(args ...string) string {
+		t.Helper()
+		out, err := exec.Command("ip", args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("ip %v: %v: %s", args, err, out)
+		}
+		return string(out)
+	}
+	n := up(t, p, "aaaaaaaaaa")
+	ip("netns", "add", "stranger")
+	if out := ip("netns", "exec", p.names.netns(n.ID), "ip", "-o", "link"); !strings.Contains(out, p.opts.TapName) {
+		t.Errorf("ip netns exec sees %s", out)
+	}
+	m := up(t, p, "bbbbbbbbbb")
+	for _, id := range []string{n.ID, m.ID} {
+		if err := p.Down(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out := ip("netns", "list"); !strings.HasPrefix(out, "stranger") {
+		t.Errorf("the other namespace is gone: %q", out)
+	}
+	ip("netns", "delete", "stranger")
+}
+
+// What nft prints of our tables, nft reads: hosts save their rules that way.
+func TestRulesCanBeSaved(t *testing.T) {
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip(err)
+	}
+	p := newReal(t, "b00001")
+	n := up(t, p, "aaaaaaaaaa", Port{Host: 8080, Guest: 80, Protocol: TCP}, Port{HostIP: hostAddr, Host: 8081, Guest: 80, Protocol: UDP})
+	check := func() error {
+		list, err := exec.Command("nft", "list", "ruleset").Output()
+		if err != nil {
+			return err
+		}
+		cmd := exec.Command("nft", "-c", "-f", "-")
+		cmd.Stdin = strings.NewReader("flush ruleset\n" + string(list))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}
+	if err := check(); err != nil {
+		t.Errorf("host: %v", err)
+	}
+	if err := p.Enter(n.ID, check); err != nil {
+		t.Errorf("inside: %v", err)
 	}
 }

@@ -19,10 +19,19 @@ import (
 type linux struct {
 	opts    Options
 	names   names
+	rules   ruleset // of the host
+	mark    string  // their fingerprint
+	lock    *hostLock
 	closing sync.WaitGroup // sockets on their way out, see nft
 }
 
 var _ kernel = (*linux)(nil)
+
+func newLinux(o Options, n names, lock *hostLock) *linux {
+	k := &linux{opts: o, names: n, rules: hostRules(n), lock: lock}
+	k.mark = k.rules.fingerprint()
+	return k
+}
 
 func (k *linux) close() { k.closing.Wait() }
 
@@ -111,21 +120,9 @@ func (k *linux) occupied(ctx context.Context) ([]netip.Prefix, error) {
 		return nil, err
 	}
 	defer h.Close()
-	own := 0
-	if br, err := linkByName(h, k.names.bridge()); err != nil {
-		return nil, err
-	} else if br != nil {
-		own = br.Attrs().Index
-	}
-	var used []netip.Prefix
 	addrs, err := retryDump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	for _, a := range addrs {
-		if p, ok := prefixOf(a.IPNet); ok && a.LinkIndex != own {
-			used = append(used, p)
-		}
 	}
 	routes, err := retryDump(func() ([]netlink.Route, error) {
 		// Table 0 with this filter means every table.
@@ -133,6 +130,19 @@ func (k *linux) occupied(ctx context.Context) ([]netip.Prefix, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	// Asked last: a bridge that is made in between must not look like a stranger's.
+	own := 0
+	if br, err := linkByName(h, k.names.bridge()); err != nil {
+		return nil, err
+	} else if br != nil {
+		own = br.Attrs().Index
+	}
+	var used []netip.Prefix
+	for _, a := range addrs {
+		if p, ok := prefixOf(a.IPNet); ok && a.LinkIndex != own {
+			used = append(used, p)
+		}
 	}
 	for _, r := range routes {
 		p, ok := prefixOf(r.Dst)
@@ -160,7 +170,7 @@ func (k *linux) apply(ctx context.Context, s step) error {
 	case changeElements:
 		return k.changeElements(s.id, s.add, s.del)
 	case makeNamespace:
-		return k.makeNamespace(s.id)
+		return k.makeNamespace(ctx, s.id)
 	case dropNamespace:
 		return k.dropNamespace(ctx, s.id)
 	case makeTap:

@@ -37,37 +37,91 @@ func nftIn(ns *os.File) (*nftables.Conn, func(), error) {
 	return c, func() { c.CloseLasting() }, nil
 }
 
-// marks returns the fingerprint of each of our tables in a family, by name.
-func marks(c *nftables.Conn, f nftables.TableFamily) (map[string]string, error) {
-	chains, err := c.ListChainsOfTableFamily(f)
+// otherVersion stands for the fingerprint of rules that this program would
+// write differently.
+const otherVersion = "other"
+
+// ownTables returns the fingerprint of the host's tables: empty if there are
+// none, and otherVersion if they are not what hostRules says. It asks for each
+// object by name: a listing can be interrupted by whoever else changes rules.
+func (k *linux) ownTables(c *nftables.Conn) (string, error) {
+	mark, missing := k.mark, 0
+	for _, t := range k.rules.tables {
+		nt, err := c.ListTableOfFamily(t.name, t.family)
+		if errors.Is(err, unix.ENOENT) {
+			missing++
+			continue
+		} else if err != nil {
+			return "", err
+		}
+		_, err = c.GetSetByName(nt, markPrefix+k.mark)
+		if errors.Is(err, unix.ENOENT) {
+			mark = otherVersion
+		} else if err != nil {
+			return "", err
+		}
+	}
+	switch missing {
+	case 0:
+		return mark, nil
+	case len(k.rules.tables):
+		return "", nil
+	}
+	return otherVersion, nil // somebody removed one
+}
+
+// otherTables lists the tables of other instances.
+func (k *linux) otherTables(c *nftables.Conn) ([]string, error) {
+	tables, err := c.ListTablesOfFamily(nftables.TableFamilyIPv4)
 	if err != nil {
 		return nil, err
 	}
-	m := map[string]string{}
-	for _, ch := range chains {
-		if mark, ok := strings.CutPrefix(ch.Name, markPrefix); ok && ch.Hooknum == nil {
-			m[ch.Table.Name] = mark
+	var names []string
+	for _, t := range tables {
+		instance, ok := strings.CutPrefix(t.Name, bridgePrefix)
+		if _, err := newNames(instance); ok && err == nil && t.Name != k.names.table() {
+			names = append(names, t.Name)
 		}
 	}
-	return m, nil
+	return names, nil
 }
 
-func markOf(ns *os.File, table string) (string, error) {
+// markInside returns the fingerprint of the rules in a namespace.
+func markInside(ns *os.File) (string, error) {
 	c, release, err := nftIn(ns)
 	if err != nil {
 		return "", err
 	}
 	defer release()
-	m, err := marks(c, nftables.TableFamilyIPv4)
-	return m[table], err
+	t, err := c.ListTableOfFamily(guestTable, nftables.TableFamilyIPv4)
+	if errors.Is(err, unix.ENOENT) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	sets, err := c.GetSets(t)
+	if err != nil {
+		return "", err
+	}
+	for _, s := range sets {
+		if mark, ok := strings.CutPrefix(s.Name, markPrefix); ok {
+			return mark, nil
+		}
+	}
+	return otherVersion, nil
 }
 
+// elementsIn lists a set. A table that is not there, or no longer, has none.
 func elementsIn(c *nftables.Conn, f nftables.TableFamily, table, set string) ([]nftables.SetElement, error) {
-	es, err := c.GetSetElements(&nftables.Set{Table: &nftables.Table{Family: f, Name: table}, Name: set})
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return nil, fmt.Errorf("list set %s: %w", set, err)
+	t := &nftables.Table{Family: f, Name: table}
+	es, err := c.GetSetElements(&nftables.Set{Table: t, Name: set})
+	if err == nil {
+		return es, nil
 	}
-	return es, nil
+	if _, gone := c.ListTableOfFamily(table, f); errors.Is(gone, unix.ENOENT) {
+		return nil, nil
+	}
+	return nil, fmt.Errorf("list set %s of table %s: %w", set, table, err)
 }
 
 // observeTables fills in tables, uplinks and the elements of cells. It also
@@ -79,28 +133,13 @@ func (k *linux) observeTables(w *world) (held []string, err error) {
 	}
 	defer release()
 	const ip, br = nftables.TableFamilyIPv4, nftables.TableFamilyBridge
-	ipMarks, err := marks(c, ip)
-	if err != nil {
+	if held, err = k.uplinksOfOthers(c); err != nil {
 		return nil, err
 	}
-	bridgeMarks, err := marks(c, br)
-	if err != nil {
-		return nil, err
-	}
-	if held, err = uplinksOfOthers(c, ipMarks, k.names.table()); err != nil {
-		return nil, err
+	if w.tables, err = k.ownTables(c); err != nil || w.tables == "" {
+		return held, err
 	}
 	t := k.names.table()
-	ipMark, bridgeMark := ipMarks[t], bridgeMarks[t]
-	switch {
-	case ipMark == "" && bridgeMark == "":
-		return held, nil
-	case ipMark != bridgeMark:
-		w.tables = "partial" // somebody removed one: write both anew
-	default:
-		w.tables = ipMark
-	}
-
 	members, err := elementsIn(c, br, t, setMembers)
 	if err != nil {
 		return nil, err
@@ -146,8 +185,9 @@ func (k *linux) observeTables(w *world) (held []string, err error) {
 			add(e)
 		}
 	}
-	for _, c := range w.cells {
+	for id, c := range w.cells {
 		slices.SortFunc(c.elements, compareElements)
+		w.cells[id] = cell{elements: slices.Compact(c.elements)}
 	}
 	w.uplinks, err = uplinksIn(c, t)
 	return held, err
@@ -166,12 +206,13 @@ func uplinksIn(c *nftables.Conn, table string) ([]string, error) {
 	return names, nil
 }
 
-func uplinksOfOthers(c *nftables.Conn, marks map[string]string, own string) ([]string, error) {
+func (k *linux) uplinksOfOthers(c *nftables.Conn) ([]string, error) {
+	tables, err := k.otherTables(c)
+	if err != nil {
+		return nil, err
+	}
 	var held []string
-	for t := range marks {
-		if t == own || !strings.HasPrefix(t, bridgePrefix) {
-			continue
-		}
+	for _, t := range tables {
 		names, err := uplinksIn(c, t)
 		if err != nil {
 			return nil, err
@@ -187,11 +228,7 @@ func (k *linux) heldByOthers() ([]string, error) {
 		return nil, err
 	}
 	defer release()
-	m, err := marks(c, nftables.TableFamilyIPv4)
-	if err != nil {
-		return nil, err
-	}
-	return uplinksOfOthers(c, m, k.names.table())
+	return k.uplinksOfOthers(c)
 }
 
 func (k *linux) makeTables(uplinks []string, replace bool) error {
@@ -200,7 +237,7 @@ func (k *linux) makeTables(uplinks []string, replace bool) error {
 		return err
 	}
 	defer release()
-	if err := hostRules(k.names).write(c, replace); err != nil {
+	if err := k.rules.write(c, replace); err != nil {
 		return err
 	}
 	for _, u := range uplinks {
@@ -215,7 +252,7 @@ func (k *linux) dropTables() error {
 		return err
 	}
 	defer release()
-	for _, t := range hostRules(k.names).tables {
+	for _, t := range k.rules.tables {
 		nt := &nftables.Table{Family: t.family, Name: t.name}
 		c.AddTable(nt) // so that deleting cannot fail
 		c.DelTable(nt)

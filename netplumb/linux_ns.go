@@ -120,7 +120,7 @@ func (k *linux) observeInside(id string, c *cell) error {
 			return err
 		}
 	}
-	c.rules, err = markOf(ns, guestTable)
+	c.rules, err = markInside(ns)
 	return err
 }
 
@@ -174,7 +174,7 @@ var trackingSysctls = []struct{ file, value string }{
 	{"/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal", "1"},
 }
 
-func (k *linux) makeNamespace(id string) error {
+func (k *linux) makeNamespace(ctx context.Context, id string) (err error) {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
 		return err
 	}
@@ -184,7 +184,15 @@ func (k *linux) makeNamespace(id string) error {
 		return err
 	}
 	f.Close()
-	err = onThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() error {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, removeNamespaceFile(path))
+		}
+	}()
+	if err := k.shareNetnsDir(ctx); err != nil { // with the file there, see tidy
+		return err
+	}
+	return onThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() error {
 		if err := unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("mount namespace: %w", err)
 		}
@@ -202,10 +210,6 @@ func (k *linux) makeNamespace(id string) error {
 		// The loopback of a namespace is its first interface, always index 1.
 		return h.LinkSetUp(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}})
 	})
-	if err != nil {
-		err = errors.Join(err, removeNamespaceFile(path))
-	}
-	return err
 }
 
 func removeNamespaceFile(path string) error {
@@ -230,7 +234,7 @@ func removeNamespaceFile(path string) error {
 // namespace after its last user has gone. Removing the veth by hand is the
 // other way, and needed when a process still sits in there, but it makes the
 // caller wait for each one alone where the kernel handles many at once.
-const vethGone = 250 * time.Millisecond
+const vethGone = 100 * time.Millisecond
 
 func (k *linux) dropNamespace(ctx context.Context, id string) error {
 	if err := removeNamespaceFile(k.names.nsPath(id)); err != nil {

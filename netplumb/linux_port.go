@@ -19,14 +19,11 @@ func (k *linux) taken(_ context.Context, p Port) (string, error) {
 		return "", err
 	}
 	defer release()
-	m, err := marks(c, nftables.TableFamilyIPv4)
+	others, err := k.otherTables(c)
 	if err != nil {
 		return "", err
 	}
-	for t := range m {
-		if t == k.names.table() || !strings.HasPrefix(t, bridgePrefix) {
-			continue
-		}
+	for _, t := range others {
 		for _, set := range []string{mapPorts, mapPortsAt} {
 			es, err := elementsIn(c, nftables.TableFamilyIPv4, t, set)
 			if err != nil {

@@ -93,8 +93,8 @@ func New(o Options) (*Plumber, error) {
 		p.log = slog.New(slog.DiscardHandler)
 	}
 	if p.kernel == nil {
-		p.kernel = &linux{opts: o, names: n}
 		p.lock = newHostLock(lockPath)
+		p.kernel = newLinux(o, n, p.lock)
 	}
 	return p, nil
 }

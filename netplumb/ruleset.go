@@ -37,8 +37,8 @@ type rule struct {
 	exprs   []expr.Any
 }
 
-// markPrefix begins the name of an empty chain in each of our tables. The rest
-// is the fingerprint of the rules, so that a later process, of another version
+// markPrefix begins the name of an empty set in each of our tables. The rest is
+// the fingerprint of the rules, so that a later process, of another version
 // perhaps, can tell whether they are what it would write.
 const markPrefix = "rules-"
 
@@ -48,7 +48,7 @@ func (r ruleset) fingerprint() string {
 	for _, t := range r.tables {
 		fmt.Fprintf(h, "table %d %s\n", t.family, t.name)
 		for _, s := range t.sets {
-			fmt.Fprintf(h, "set %s %s %s %t\n", s.Name, s.KeyType.Name, s.DataType.Name, s.Concatenation)
+			fmt.Fprintf(h, "set %s %s %s %t %d\n", s.Name, s.KeyType.Name, s.DataType.Name, s.Concatenation, s.Size)
 		}
 		for _, c := range t.chains {
 			hook := nftables.ChainHook(0)
@@ -73,15 +73,15 @@ func (r ruleset) fingerprint() string {
 // readers it cannot have.) Nothing happens before the connection is flushed,
 // and then all at once.
 func (r ruleset) write(c *nftables.Conn, replace bool) error {
-	mark := markPrefix + r.fingerprint()
+	mark := nftables.Set{Name: markPrefix + r.fingerprint(), KeyType: nftables.TypeIPAddr, Comment: "which rules these are"}
 	for _, t := range r.tables {
 		nt := &nftables.Table{Family: t.family, Name: t.name}
-		c.AddTable(nt)
 		if replace {
+			c.AddTable(nt) // so that deleting cannot fail
 			c.DelTable(nt)
-			c.AddTable(nt)
 		}
-		for i, s := range t.sets {
+		c.CreateTable(nt)
+		for i, s := range append(t.sets[:len(t.sets):len(t.sets)], mark) {
 			s.Table, s.ID = nt, uint32(i+1)
 			if err := c.AddSet(&s, nil); err != nil {
 				return fmt.Errorf("set %s: %w", s.Name, err)
@@ -109,7 +109,6 @@ func (r ruleset) write(c *nftables.Conn, replace bool) error {
 				c.AddRule(nr)
 			}
 		}
-		c.AddChain(&nftables.Chain{Table: nt, Name: mark})
 	}
 	return nil
 }
