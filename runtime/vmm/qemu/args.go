@@ -62,10 +62,12 @@ func arguments(s vmm.Spec, h host, fd descriptors) []string {
 
 	arg("-chardev", "file", "id=sietch-console", "path="+escape(s.ConsoleLog), "append=on")
 	arg("-serial", "chardev:sietch-console")
-	slot := 0
+	// QEMU's ACPI tables list the slots from the last to the first, and that is
+	// the order in which the guest's kernel numbers disks.
+	slot := virtioSlots
 	device := func(values ...string) {
+		slot--
 		arg("-device", append(values, fmt.Sprintf("bus=virtio-mmio-bus.%d", slot))...)
-		slot++
 	}
 	for _, d := range s.Disks {
 		arg("-blockdev", "driver=raw", "node-name="+d.ID, "discard=unmap", "read-only="+onOff(d.ReadOnly),

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/sietch-dev/sietch/builder/guestboot"
 	"github.com/sietch-dev/sietch/runtime/testlane"
 	"github.com/sietch-dev/sietch/runtime/vmm"
 	"github.com/sietch-dev/sietch/runtime/vmm/qemu"
@@ -15,7 +16,7 @@ import (
 func TestContract(t *testing.T) {
 	testlane.Need(t, testlane.Root, testlane.QEMU)
 	cache := filepath.Join(t.TempDir(), "accel.json")
-	boot := vmmtest.Guest(t)
+	boot := guest(t)
 	vmmtest.Run(t, vmmtest.Suite{
 		New:          func(testing.TB) vmm.Driver { return qemu.New(qemu.Options{TrialCache: cache}) },
 		Boot:         func(testing.TB) vmmtest.Boot { return boot },
@@ -29,5 +30,23 @@ func TestContract(t *testing.T) {
 		Generations: 20,
 		Clones:      8,
 	})
-	_ = os.Getpid
+}
+
+// guest is the counting guest on the product's kernel, which is fetched once
+// for each user.
+func guest(t testing.TB) vmmtest.Boot {
+	t.Helper()
+	testlane.Need(t, testlane.Mirror)
+	user, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := guestboot.Ensure(t.Context(), guestboot.Options{
+		Dir:     filepath.Join(user, "sietch-test", "kernel"),
+		InitELF: vmmtest.GuestProgram(t),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return vmmtest.Boot{Kernel: g.Kernel, Initramfs: g.Initramfs, Cmdline: g.Cmdline}
 }

@@ -89,9 +89,12 @@ func validate(s vmm.Spec) error {
 	return nil
 }
 
-// maxDevices is how many of the 8 virtio slots of a microvm without a second
-// I/O APIC are left beside console and entropy.
-const maxDevices = 6
+const (
+	// virtioSlots is what a microvm without a second I/O APIC has.
+	virtioSlots = 8
+	// maxDevices are the slots left beside console and entropy.
+	maxDevices = virtioSlots - 2
+)
 
 // validID accepts what QEMU takes as an id, less the names used here.
 func validID(id string) bool {

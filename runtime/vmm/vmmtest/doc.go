@@ -2,8 +2,7 @@
 // that keeps it.
 //
 // It owns what every driver must do ([Run]), a guest whose memory can be checked
-// from outside (folders counter and guest), the kernel and initramfs to boot it
-// ([Guest]), and [Fake]: a driver whose machines are real processes with a real
+// from outside (folders counter and guest, [GuestProgram]), and [Fake]: a driver whose machines are real processes with a real
 // private mapping of the memory file, but no virtual hardware. Tests of those
 // who use machines, such as the engine's, run on the fake.
 //

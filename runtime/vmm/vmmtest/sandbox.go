@@ -25,7 +25,9 @@ const patience = 90 * time.Second
 // bench is what the tests of one suite share.
 type bench struct {
 	suite  Suite
+	outer  *testing.T // the suite's, for what outlives one test
 	oracle *counter.Oracle
+	base   *saved
 }
 
 // machine is a launched machine and the files that are its own.
@@ -103,11 +105,27 @@ func (b *bench) launch(t testing.TB, d vmm.Driver, s vmm.Spec) *machine {
 	return &machine{Machine: m, t: t, b: b, spec: s}
 }
 
-// boot launches a counting machine and waits for its first ticks.
-func (b *bench) boot(t testing.TB) *machine {
+// cold boots a counting machine and waits for its first ticks.
+func (b *bench) cold(t testing.TB) *machine {
 	t.Helper()
 	m := b.launch(t, b.suite.New(t), b.spec(t))
 	m.advance(2)
+	return m
+}
+
+// start gives a running machine. Only the first is booted, the others are
+// clones of it: the contract makes no difference between the two.
+func (b *bench) start(t testing.TB) *machine {
+	t.Helper()
+	if b.base == nil {
+		m := b.cold(b.outer)
+		s := m.save()
+		m.must("kill", m.Kill())
+		b.base = &s
+	}
+	m := b.base.clone(t, b.suite.New(t))
+	m.mustResume()
+	b.base.continues(m)
 	return m
 }
 

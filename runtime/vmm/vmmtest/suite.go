@@ -39,7 +39,7 @@ type Suite struct {
 
 // Run runs the contract.
 func Run(t *testing.T, s Suite) {
-	b := &bench{suite: s, oracle: counter.NewOracle(s.CounterBytes)}
+	b := &bench{suite: s, outer: t, oracle: counter.NewOracle(s.CounterBytes)}
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, *bench)
@@ -119,7 +119,7 @@ func testLaunch(t *testing.T, b *bench) {
 }
 
 func testPauseAndResume(t *testing.T, b *bench) {
-	m := b.boot(t)
+	m := b.start(t)
 	m.mustResume() // it runs already
 	if err := m.SaveDevices(ctx(t), t.TempDir()); !errors.Is(err, vmm.ErrState) {
 		t.Errorf("save devices of a running machine: got %v, want ErrState", err)
@@ -158,7 +158,7 @@ func testPauseAndResume(t *testing.T, b *bench) {
 
 func testSaveAndClone(t *testing.T, b *bench) {
 	d := b.suite.New(t)
-	source := b.boot(t)
+	source := b.start(t)
 	first := digest(t, source.spec.MemoryFile)
 	s := source.save()
 	dump := digest(t, s.memory)
@@ -201,11 +201,11 @@ func testDirtySet(t *testing.T, b *bench) {
 	if b.suite.Dump == nil {
 		t.Skip("this VMM has no dump of its own")
 	}
-	source := b.boot(t)
+	source := b.start(t)
 	compare := func(m *machine, s saved) {
 		t.Helper()
 		own := filepath.Join(t.TempDir(), "own")
-		b.suite.Dump(t, m, own)
+		b.suite.Dump(t, m.Machine, own)
 		if got, want := readFile(t, s.memory), readFile(t, own); string(got) != string(want) {
 			n := 0
 			for i := 0; i+guestmem.PageBytes <= len(want) && i+guestmem.PageBytes <= len(got); i += guestmem.PageBytes {
@@ -230,7 +230,7 @@ func testDirtySet(t *testing.T, b *bench) {
 // testPreCopy takes a machine the way a commit does: most of the memory while
 // it runs, the rest under the pause, with a tracker that goes on after it.
 func testPreCopy(t *testing.T, b *bench) {
-	m := b.boot(t)
+	m := b.start(t)
 	mem := m.memory()
 	tracker, err := mem.Track(ctx(t))
 	m.must("track", err)
@@ -276,7 +276,7 @@ func testPreCopy(t *testing.T, b *bench) {
 }
 
 func testChain(t *testing.T, b *bench) {
-	m := b.boot(t)
+	m := b.start(t)
 	for generation := range b.suite.Generations {
 		s := m.save()
 		before := digest(t, m.spec.MemoryFile)
@@ -294,7 +294,7 @@ func testChain(t *testing.T, b *bench) {
 }
 
 func testManyClones(t *testing.T, b *bench) {
-	source := b.boot(t)
+	source := b.start(t)
 	s := source.save()
 	source.mustResume()
 	type result struct {
@@ -335,7 +335,7 @@ func testManyClones(t *testing.T, b *bench) {
 }
 
 func testAttach(t *testing.T, b *bench) {
-	m := b.boot(t)
+	m := b.start(t)
 	h := m.Handle()
 	other := b.suite.New(t)
 	am, err := other.Attach(ctx(t), h)
@@ -379,7 +379,7 @@ func testAttach(t *testing.T, b *bench) {
 }
 
 func testKill(t *testing.T, b *bench) {
-	m := b.boot(t)
+	m := b.start(t)
 	other, err := b.suite.New(t).Attach(ctx(t), m.Handle())
 	if err != nil {
 		t.Fatal(err)
@@ -438,7 +438,7 @@ func gone(t *testing.T, m vmm.Machine) {
 }
 
 func testDeath(t *testing.T, b *bench) {
-	m := b.boot(t)
+	m := b.start(t)
 	other, err := b.suite.New(t).Attach(ctx(t), m.Handle())
 	if err != nil {
 		t.Fatal(err)
@@ -473,7 +473,7 @@ func testPowerOff(t *testing.T, b *bench) {
 
 // testShutdown: the counting guest does not know what a power button is.
 func testShutdown(t *testing.T, b *bench) {
-	m := b.boot(t)
+	m := b.start(t)
 	m.mustPause()
 	short, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
@@ -484,7 +484,7 @@ func testShutdown(t *testing.T, b *bench) {
 }
 
 func testIncompatible(t *testing.T, b *bench) {
-	m := b.boot(t)
+	m := b.start(t)
 	s := m.save()
 	m.must("kill", m.Kill())
 	d := b.suite.New(t)

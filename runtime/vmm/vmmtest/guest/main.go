@@ -7,10 +7,9 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,20 +51,27 @@ func run() error {
 	return count(console)
 }
 
-// loadModules inserts what the initramfs has, in the order of the names.
+// loadModules inserts what the index lists as "module NAME …", in its order, and
+// passes over what is there in compressed form only: it is not for booting.
 func loadModules(dir string) error {
-	files, err := filepath.Glob(dir + "/*.ko")
+	index, err := os.ReadFile(dir + "/index")
 	if err != nil {
 		return err
 	}
-	slices.Sort(files)
-	for _, file := range files {
-		image, err := os.ReadFile(file)
+	for line := range strings.Lines(string(index)) {
+		f := strings.Fields(line)
+		if len(f) < 2 || f[0] != "module" {
+			continue
+		}
+		image, err := os.ReadFile(dir + "/" + f[1] + ".ko")
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
 		if err != nil {
 			return err
 		}
 		if err := unix.InitModule(image, ""); err != nil && err != unix.EEXIST {
-			return fmt.Errorf("load %s: %w", file, err)
+			return fmt.Errorf("load module %s: %w", f[1], err)
 		}
 	}
 	return nil
