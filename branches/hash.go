@@ -3,8 +3,6 @@ package branches
 import (
 	"encoding/hex"
 	"fmt"
-
-	"lukechampine.com/blake3"
 )
 
 // HashBytes is the length of a [Hash].
@@ -73,6 +71,3 @@ func isLowerHex(s string) bool {
 	}
 	return len(s) > 0
 }
-
-// HashPage returns the identity of a page: the plain digest of its bytes.
-func HashPage(data []byte) Hash { return blake3.Sum256(data) }

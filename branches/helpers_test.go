@@ -13,6 +13,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // clock is a settable time source.
@@ -28,7 +30,7 @@ func (c *clock) now() time.Time {
 func openStore(t testing.TB, o Options) *Store {
 	t.Helper()
 	if o.Dir == "" {
-		o.Dir = filepath.Join(t.TempDir(), "store")
+		o.Dir = filepath.Join(memoryDir(t), "store")
 	}
 	s, err := Open(t.Context(), o)
 	if err != nil {
@@ -153,18 +155,25 @@ func commit(t testing.TB, w *Writer, c *Commit, tx Update) Hash {
 	return id
 }
 
-// materialize returns the bytes of a map, read back through a sparse file.
-func materialize(t testing.TB, s *Store, m Map) []byte {
+// memoryFile is an unnamed file in memory.
+func memoryFile(t testing.TB) *os.File {
 	t.Helper()
-	f, err := os.CreateTemp(t.TempDir(), "space")
+	fd, err := unix.MemfdCreate("space", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return os.NewFile(uintptr(fd), "space")
+}
+
+// materialize returns the bytes of a map, read back through a sparse file.
+func materialize(t testing.TB, s *Store, m Map) []byte {
+	t.Helper()
+	f := memoryFile(t)
 	defer f.Close()
 	if err := s.Materialize(t.Context(), m, f, MaterializeOptions{Verify: true}); err != nil {
 		t.Fatal(err)
 	}
-	b, err := io.ReadAll(f)
+	b, err := io.ReadAll(io.NewSectionReader(f, 0, m.SizeBytes))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,3 +205,15 @@ func testRand(t testing.TB, seed uint64) *rand.Rand {
 }
 
 var background = context.Background()
+
+// memoryDir is a temporary directory that costs no disk writes, for tests that
+// open a great many stores and take durability from a faultFS, not the disk.
+func memoryDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "branches")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"unsafe"
+
+	"lukechampine.com/blake3/guts"
 )
 
 const (
@@ -39,13 +41,13 @@ type node struct {
 	base  *node // the full node at the end of the chain; nil when that is itself
 }
 
-// hashNode returns a node's identity: the keyed digest of its level and all its
-// children, holes included. The empty node is the zero hash.
+// hashNode returns a node's identity: the digest of all its children, holes
+// included, under its level's key. The empty node is the zero hash.
 func hashNode(level int, kids *children) Hash {
 	if *kids == (children{}) {
 		return Hash{}
 	}
-	return nodeDomain.sum([]byte{byte(level)}, unsafe.Slice(&kids[0][0], fanout*HashBytes))
+	return sumLane((*lane)(unsafe.Pointer(kids)), fanout*HashBytes, &nodeKeys[level], guts.FlagKeyedHash)
 }
 
 // encodeNode returns the stored form of a node: whole, or as the difference to
