@@ -319,7 +319,7 @@ type Commit struct {
 	Kind    string            `json:"kind"` // full or disk
 	Memory  CommitMemory      `json:"memory"`
 	Disk    CommitDisk        `json:"disk"`
-	Refs    []string          `json:"refs"` // branches and tags that point here, sandbox HEADs as NAME@
+	Refs    []string          `json:"refs"` // what points here: "main", "tag: v1", HEADs as "box@ -> main" or "box@"
 	Timing  *CommitTiming     `json:"timing,omitempty"`
 }
 

@@ -108,12 +108,23 @@ func (a *arranger) rest(words []string) {
 // atGuestCommand says whether the next word belongs to the command that runs in
 // the guest.
 func (a *arranger) atGuestCommand() bool {
+	n := a.guestIndex()
+	return n >= 0 && len(a.args) >= n
+}
+
+// inGuestCommand says whether that command has begun.
+func (a *arranger) inGuestCommand() bool {
+	n := a.guestIndex()
+	return n >= 0 && len(a.args) > n
+}
+
+// guestIndex is how many arguments stand before a guest command, or -1.
+func (a *arranger) guestIndex() int {
 	c := a.command()
 	if c == nil {
-		return false
+		return -1
 	}
-	n := slices.IndexFunc(argsOf(c), func(s argSpec) bool { return s.guest })
-	return n >= 0 && len(a.args) >= n
+	return slices.IndexFunc(argsOf(c), func(s argSpec) bool { return s.guest })
 }
 
 // word takes a word that is no flag: a command's name or an argument.

@@ -84,7 +84,7 @@ func (q *completer) complete(ctx context.Context) {
 	case q.unknown:
 	case q.pending != nil:
 		q.value(ctx, placeholder(q.pending))
-	case q.atGuestCommand() && (q.ended || !strings.HasPrefix(q.current, "-")):
+	case q.atGuestCommand() && (q.ended || q.inGuestCommand() || !strings.HasPrefix(q.current, "-")):
 	case strings.HasPrefix(q.current, "-") && !q.ended:
 		q.flags()
 	case c == nil:

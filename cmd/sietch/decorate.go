@@ -1,80 +1,36 @@
 package main
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/sietch-dev/sietch/runtime"
 )
-
-// refNames tells what kind of thing a name on a commit is.
-type refNames struct {
-	branches map[string]runtime.Ref
-	tags     map[string]runtime.Ref
-}
-
-// namesOf asks for the refs, if any commit has a name at all.
-func namesOf(ctx context.Context, engine runtime.Engine, commits []runtime.Commit) (refNames, error) {
-	var names refNames
-	if !slices.ContainsFunc(commits, func(c runtime.Commit) bool { return len(c.Refs) > 0 }) {
-		return names, nil
-	}
-	var err error
-	if names.branches, err = refsByName(ctx, engine, runtime.BranchRef); err != nil {
-		return names, err
-	}
-	names.tags, err = refsByName(ctx, engine, runtime.TagRef)
-	return names, err
-}
-
-func refsByName(ctx context.Context, engine runtime.Engine, kind runtime.RefKind) (map[string]runtime.Ref, error) {
-	refs, err := engine.ListRefs(ctx, kind)
-	if err != nil {
-		return nil, err
-	}
-	byName := make(map[string]runtime.Ref, len(refs))
-	for _, r := range refs {
-		byName[r.Name] = r
-	}
-	return byName, nil
-}
 
 // decoration is "(box@ -> main, tag: v1, other)": HEADs with the branch they are
 // on, then tags, then branches.
-func (e *env) decoration(c runtime.Commit, names refNames) string {
+func (e *env) decoration(refs []string) string {
 	var heads, tags, branches []string
 	onHead := map[string]bool{}
-	for _, ref := range c.Refs {
-		sandbox, isHead := strings.CutSuffix(ref, "@")
-		if !isHead {
-			continue
-		}
-		head := e.paint(cyan, ref)
-		for _, other := range c.Refs {
-			if b, ok := names.branches[other]; ok && b.Sandbox == sandbox && b.Commit == c.ID {
-				head, onHead[other] = e.paint(cyan, ref+" -> ")+e.paint(green, other), true
-			}
-		}
-		heads = append(heads, head)
-	}
-	for _, ref := range slices.Compact(slices.Sorted(slices.Values(c.Refs))) {
-		if strings.HasSuffix(ref, "@") {
-			continue
-		}
-		tag, isTag := names.tags[ref]
-		if isTag = isTag && tag.Commit == c.ID; isTag {
-			tags = append(tags, e.paint(yellow, "tag: "+ref))
-		}
-		branch, isBranch := names.branches[ref]
-		isBranch = isBranch && branch.Commit == c.ID
-		// A name that is neither was moved since the log was read.
-		if !onHead[ref] && (isBranch || !isTag) {
-			branches = append(branches, e.paint(green, ref))
+	for _, ref := range refs {
+		head, branch, attached := strings.Cut(ref, " -> ")
+		switch {
+		case attached:
+			heads = append(heads, e.paint(cyan, head+" -> ")+e.paint(green, branch))
+			onHead[branch] = true
+		case strings.HasSuffix(ref, "@"):
+			heads = append(heads, e.paint(cyan, ref))
+		case strings.HasPrefix(ref, "tag: "):
+			tags = append(tags, e.paint(yellow, ref))
+		default:
+			branches = append(branches, ref)
 		}
 	}
-	all := slices.Concat(heads, tags, branches)
+	all := slices.Concat(heads, tags)
+	for _, b := range branches {
+		if !onHead[b] {
+			all = append(all, e.paint(green, b))
+		}
+	}
 	if len(all) == 0 {
 		return ""
 	}

@@ -404,9 +404,9 @@ func commitID(letter string) string { return strings.Repeat(letter, 8) + strings
 //	a
 var fakeCommits = []runtime.Commit{
 	fakeCommit("e", time.Minute, "another way", []string{"b"}, "try"),
-	fakeCommit("d", 2*time.Minute, "both ways\n\nwith a body\n", []string{"c", "b"}, "main", "box@"),
+	fakeCommit("d", 2*time.Minute, "both ways\n\nwith a body\n", []string{"c", "b"}, "box@ -> main", "main"),
 	fakeCommit("c", 3*time.Minute, "one way", []string{"a"}),
-	fakeCommit("b", time.Hour, "prepared", []string{"a"}, "lab@", "v1"),
+	fakeCommit("b", time.Hour, "prepared", []string{"a"}, "lab@", "tag: v1"),
 	fakeCommit("a", 2*time.Hour, "", nil),
 }
 

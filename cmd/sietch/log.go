@@ -70,13 +70,9 @@ func runLog(ctx context.Context, e *env, o logOptions) error {
 		}
 		return e.names(ids)
 	}
-	names, err := namesOf(ctx, engine, commits)
-	if err != nil {
-		return err
-	}
-	entry := func(c runtime.Commit) []string { return e.logEntry(c, names) }
+	entry := e.logEntry
 	if o.oneline {
-		entry = func(c runtime.Commit) []string { return []string{e.logLine(c, names)} }
+		entry = func(c runtime.Commit) []string { return []string{e.logLine(c)} }
 	}
 	if o.graph {
 		return e.write(drawLog(commits, entry, !o.oneline))
@@ -85,26 +81,26 @@ func runLog(ctx context.Context, e *env, o logOptions) error {
 }
 
 // logLine is a commit under --oneline.
-func (e *env) logLine(c runtime.Commit, names refNames) string {
+func (e *env) logLine(c runtime.Commit) string {
 	subject, _, _ := strings.Cut(c.Message, "\n")
 	parts := []string{e.paint(yellow, short(c.ID))}
-	if d := e.decoration(c, names); d != "" {
+	if d := e.decoration(c.Refs); d != "" {
 		parts = append(parts, d)
 	}
 	return strings.TrimRight(strings.Join(append(parts, subject), " "), " ")
 }
 
 // logEntry is a commit as git log shows it.
-func (e *env) logEntry(c runtime.Commit, names refNames) []string {
-	lines := e.commitHead(c, names)
+func (e *env) logEntry(c runtime.Commit) []string {
+	lines := e.commitHead(c)
 	lines = append(lines, "Author: "+c.Author, "Date:   "+dateText(c.Created))
 	return append(lines, messageLines(c.Message)...)
 }
 
 // commitHead begins an entry: the id with its names, and more than one parent.
-func (e *env) commitHead(c runtime.Commit, names refNames) []string {
+func (e *env) commitHead(c runtime.Commit) []string {
 	head := e.paint(yellow, "commit "+c.ID)
-	if d := e.decoration(c, names); d != "" {
+	if d := e.decoration(c.Refs); d != "" {
 		head += " " + d
 	}
 	lines := []string{head}
@@ -211,11 +207,7 @@ func runShow(ctx context.Context, e *env, ref string) error {
 	case e.quiet:
 		return e.names([]string{c.ID})
 	}
-	names, err := namesOf(ctx, engine, []runtime.Commit{c})
-	if err != nil {
-		return err
-	}
-	lines := e.commitHead(c, names)
+	lines := e.commitHead(c)
 	field := func(name, value string) {
 		if value != "" {
 			lines = append(lines, fmt.Sprintf("%-9s%s", name+":", value))

@@ -11,7 +11,7 @@ _sietch() {
 	for line in "${lines[@]}"; do
 		value=${line%%$'\t'*}
 		about=${line#*$'\t'}
-		described+=("${value//:/\\:}:$about")
+		described+=("${value//:/\\:}${about:+:$about}")
 	done
 	(( ${#described} )) && _describe -t values 'sietch' described
 	case $kind in
