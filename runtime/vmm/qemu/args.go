@@ -122,6 +122,13 @@ func arguments(s vmm.Spec, h host, fd descriptors) []string {
 	return args
 }
 
+const (
+	// virtioSlots is what a microvm without a second I/O APIC has.
+	virtioSlots = 8
+	// maxDevices are the slots left beside console and entropy.
+	maxDevices = virtioSlots - 2
+)
+
 // jailRoot is the empty directory a jailed QEMU lives in.
 func jailRoot(runDir string) string { return filepath.Join(runDir, "root") }
 

@@ -49,6 +49,9 @@ func New(o Options) *Driver {
 // Name is "qemu".
 func (d *Driver) Name() string { return driverName }
 
+// devicesName is QEMU's file in a saved state.
+const devicesName = "devices.qemu"
+
 const (
 	driverName  = "qemu"
 	machineType = "microvm"

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/runtime/vmm"
+	"github.com/sietch-dev/sietch/runtime/vmm/process"
 )
 
 // Names in a run directory.
@@ -29,63 +30,78 @@ func (d *Driver) Launch(ctx context.Context, s vmm.Spec) (_ vmm.Machine, err err
 			err = fmt.Errorf("launch machine %s: %w", s.ID, err)
 		}
 	}()
-	if err := validate(s); err != nil {
+	if err := check(s); err != nil {
 		return nil, err
 	}
 	h, err := d.findHost(ctx)
 	if err != nil {
 		return nil, err
 	}
-	sh, err := shapeOf(s, h.identity())
+	sh, err := vmm.ShapeOf(s, h.identity())
 	if err != nil {
 		return nil, err
 	}
 	if s.Restore != nil {
-		if err := sh.checkSaved(*s.Restore); err != nil {
+		if err := sh.CheckSaved(*s.Restore, minorVersion); err != nil {
 			return nil, err
 		}
 	}
-	if err := sh.write(s.RunDir); err != nil {
+	if err := sh.Write(s.RunDir); err != nil {
 		return nil, err
 	}
 	p, err := start(ctx, s, h)
 	if err != nil {
 		return nil, err
 	}
-	m := &machine{
-		proc:   p,
-		shape:  sh,
-		handle: vmm.Handle{Driver: driverName, PID: p.pid, StartTime: p.start, RunDir: s.RunDir, MemoryFile: s.MemoryFile},
-		log:    d.opts.Logger,
+	m := &machine{proc: p, shape: sh, log: d.opts.Logger}
+	if m.handle, err = p.Handle(); err == nil {
+		m.handle.Driver, m.handle.RunDir, m.handle.MemoryFile = driverName, s.RunDir, s.MemoryFile
+		err = m.becomes(ctx, stateAfterLaunch(s))
 	}
-	m.handle.BootID, err = bootID()
 	if err == nil {
-		want := "running"
-		if s.Restore != nil {
-			want = "paused"
-		}
-		err = m.becomes(ctx, want)
+		return m, nil
 	}
-	if err != nil {
-		// The process may already have ended by itself; then it said why.
+	if p.Ending() {
+		// What it said itself is better than how its end was noticed.
 		select {
-		case <-p.done:
-			if p.err != nil {
-				err = p.err
+		case <-p.Done():
+			if p.Err() != nil {
+				return nil, p.Err()
 			}
-		default:
-			if ctx.Err() == nil {
-				err = withLastWords(err, m.logPath())
-			}
+		case <-time.After(time.Second):
 		}
-		return nil, errors.Join(err, p.kill())
 	}
-	return m, nil
+	if ctx.Err() == nil {
+		err = process.WithLastWords(err, m.logPath())
+	}
+	return nil, errors.Join(err, p.Kill())
+}
+
+func stateAfterLaunch(s vmm.Spec) string {
+	if s.Restore != nil {
+		return "paused"
+	}
+	return "running"
+}
+
+// check is Spec.Validate and what only QEMU cannot do.
+func check(s vmm.Spec) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	devices := len(s.Disks)
+	if s.NIC != nil {
+		devices++
+	}
+	if devices > maxDevices {
+		return fmt.Errorf("%d disks and cards are asked for, %d fit", devices, maxDevices)
+	}
+	return nil
 }
 
 // start runs QEMU, detached from this process: in a session of its own and with
 // nothing inherited but what it needs.
-func start(ctx context.Context, s vmm.Spec, h *host) (_ *process, err error) {
+func start(ctx context.Context, s vmm.Spec, h *host) (_ *process.Process, err error) {
 	var files inherited
 	defer func() {
 		for _, f := range files {
@@ -132,9 +148,9 @@ func start(ctx context.Context, s vmm.Spec, h *host) (_ *process, err error) {
 		return nil, err
 	}
 	var cmd *exec.Cmd
-	err = inNetNS(s.NetNS, func() error {
+	err = process.InNetNS(s.NetNS, func() error {
 		if s.NIC != nil {
-			tap, err := openTap(s.NIC.Tap)
+			tap, err := process.OpenTap(s.NIC.Tap)
 			if err != nil {
 				return err
 			}
@@ -151,7 +167,7 @@ func start(ctx context.Context, s vmm.Spec, h *host) (_ *process, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("start QEMU: %w", err)
 	}
-	p, err := adoptChild(cmd, log)
+	p, err := process.Adopt(cmd, log)
 	if err != nil {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}

@@ -12,12 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/runtime/vmm"
+	"github.com/sietch-dev/sietch/runtime/vmm/process"
 )
 
 // machine is one QEMU process.
 type machine struct {
-	proc   *process
-	shape  shape
+	proc   *process.Process
+	shape  vmm.Shape
 	handle vmm.Handle
 	log    *slog.Logger
 
@@ -31,28 +32,23 @@ func (d *Driver) Attach(ctx context.Context, h vmm.Handle) (vmm.Machine, error) 
 	if h.Driver != driverName {
 		return nil, fmt.Errorf("attach to machine: its driver is %q, not %q", h.Driver, driverName)
 	}
-	p, err := findProcess(h, filepath.Join(h.RunDir, logName))
+	p, err := process.Find(h, filepath.Join(h.RunDir, logName))
 	if err != nil {
 		return nil, fmt.Errorf("attach to machine of process %d: %w", h.PID, err)
 	}
-	sh, err := readShape(h.RunDir)
+	sh, err := vmm.ReadShape(h.RunDir)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("attach to machine of process %d: %w", h.PID, err), p.release())
+		return nil, errors.Join(fmt.Errorf("attach to machine of process %d: %w", h.PID, err), p.Release())
 	}
 	return &machine{proc: p, shape: sh, handle: h, log: d.opts.Logger}, nil
 }
 
 func (m *machine) Handle() vmm.Handle     { return m.handle }
 func (m *machine) Identity() vmm.Identity { return m.shape.Identity }
-func (m *machine) Done() <-chan struct{}  { return m.proc.done }
-func (m *machine) Kill() error            { return m.proc.kill() }
-func (m *machine) Close() error           { return m.proc.release() }
-
-func (m *machine) Err() error {
-	m.proc.mu.Lock()
-	defer m.proc.mu.Unlock()
-	return m.proc.err
-}
+func (m *machine) Done() <-chan struct{}  { return m.proc.Done() }
+func (m *machine) Err() error             { return m.proc.Err() }
+func (m *machine) Kill() error            { return m.proc.Kill() }
+func (m *machine) Close() error           { return m.proc.Release() }
 
 func (m *machine) logPath() string { return filepath.Join(m.handle.RunDir, logName) }
 
@@ -60,7 +56,7 @@ func (m *machine) logPath() string { return filepath.Join(m.handle.RunDir, logNa
 // gives vmm.ErrGone.
 func (m *machine) monitor(ctx context.Context, f func(*qmp) error) (err error) {
 	select {
-	case <-m.proc.done:
+	case <-m.proc.Done():
 		return vmm.ErrGone
 	default:
 	}
@@ -68,7 +64,7 @@ func (m *machine) monitor(ctx context.Context, f func(*qmp) error) (err error) {
 	defer cancel()
 	go func() { // ends with ctx at the latest
 		select {
-		case <-m.proc.done:
+		case <-m.proc.Done():
 			cancel()
 		case <-ctx.Done():
 		}
@@ -77,24 +73,10 @@ func (m *machine) monitor(ctx context.Context, f func(*qmp) error) (err error) {
 	if err == nil {
 		err = errors.Join(f(q), q.Close())
 	}
-	if err != nil && m.ending() {
+	if err != nil && m.proc.Ending() {
 		return errors.Join(vmm.ErrGone, err)
 	}
 	return err
-}
-
-// ending reports whether the process has ended or is about to: a connection
-// breaks a moment before its process can be waited for.
-func (m *machine) ending() bool {
-	if _, err := startTime(m.proc.pid); err != nil {
-		return true
-	}
-	select {
-	case <-m.proc.done:
-		return true
-	default:
-		return false
-	}
 }
 
 func (m *machine) failed(verb string, err error) error {
@@ -178,7 +160,7 @@ func (m *machine) SaveDevices(ctx context.Context, dir string) error {
 		if s.Running {
 			return fmt.Errorf("%w: it is running", vmm.ErrState)
 		}
-		if err := m.shape.write(dir); err != nil {
+		if err := m.shape.Write(dir); err != nil {
 			return err
 		}
 		// A jailed QEMU can open nothing, so it is given the open file.
@@ -220,9 +202,9 @@ func (m *machine) Shutdown(ctx context.Context) error {
 		m.log.Debug("power button was not pressed", "pid", m.handle.PID, "err", err)
 	}
 	select {
-	case <-m.proc.done:
+	case <-m.proc.Done():
 		return nil
 	case <-ctx.Done():
-		return m.failed("shut down", errors.Join(ctx.Err(), m.proc.kill()))
+		return m.failed("shut down", errors.Join(ctx.Err(), m.proc.Kill()))
 	}
 }

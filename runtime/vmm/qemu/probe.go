@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/runtime/vmm"
+	"github.com/sietch-dev/sietch/runtime/vmm/process"
 )
 
 // host is what a QEMU binary and this host can do.
@@ -48,7 +49,7 @@ func makeStamp(binary string, forced vmm.Accel) (stamp, error) {
 	if err := unix.Stat(binary, &st); err != nil {
 		return stamp{}, fmt.Errorf("look at %s: %w", binary, err)
 	}
-	boot, err := bootID()
+	boot, err := process.BootID()
 	if err != nil {
 		return stamp{}, err
 	}
@@ -169,6 +170,15 @@ func askVersion(ctx context.Context, binary string) (string, error) {
 		return "", fmt.Errorf("ask %s for its version: unknown answer %q", binary, out)
 	}
 	return string(m[1]), nil
+}
+
+// minorVersion cuts "7.2.22" to "7.2": microvm is not a versioned machine, so
+// its state is only trusted within one minor version of QEMU.
+func minorVersion(v string) string {
+	if m := versionNumber.FindString(v); m != "" {
+		return m
+	}
+	return v
 }
 
 func readHost(file string) (*host, error) {

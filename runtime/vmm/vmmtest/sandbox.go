@@ -1,7 +1,6 @@
 package vmmtest
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -36,6 +35,7 @@ type machine struct {
 	t    testing.TB
 	b    *bench
 	spec vmm.Spec
+	read map[string]*reading // by log
 }
 
 // spec describes a cold boot with fresh files.
@@ -135,33 +135,55 @@ func ctx(t testing.TB) context.Context {
 	return ctx
 }
 
+// reading is how far a log was read and what it held.
+type reading struct {
+	offset      int64
+	first, last uint64
+}
+
 // reports reads the ticks on a log and checks every one against the oracle,
 // and that none is missing.
 func (m *machine) reports(log string) (first, last uint64) {
 	m.t.Helper()
-	data, err := os.ReadFile(log)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if m.read == nil {
+		m.read = map[string]*reading{}
+	}
+	r := m.read[log]
+	if r == nil {
+		r = new(reading)
+		m.read[log] = r
+	}
+	f, err := os.Open(log)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, 0
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.NewSectionReader(f, r.offset, 1<<40))
+	if err != nil {
 		m.t.Fatal(err)
 	}
 	// The last line may be half written.
 	data = data[:bytes.LastIndexByte(data, '\n')+1]
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	for lines.Scan() {
-		tick, sum, ok := counter.Parse(lines.Text())
+	r.offset += int64(len(data))
+	for line := range strings.Lines(string(data)) {
+		tick, sum, ok := counter.Parse(line)
 		if !ok {
 			continue
 		}
-		if first == 0 {
-			first = tick
-		} else if tick != last+1 {
-			m.t.Fatalf("%s: tick %d follows %d", filepath.Base(log), tick, last)
+		if r.first == 0 {
+			r.first = tick
+		} else if tick != r.last+1 {
+			m.t.Fatalf("%s: tick %d follows %d", filepath.Base(log), tick, r.last)
 		}
 		if want := m.b.oracle.Sum(tick); sum != want {
 			m.t.Fatalf("%s: sum of memory at tick %d is %016x, want %016x", filepath.Base(log), tick, sum, want)
 		}
-		last = tick
+		r.last = tick
 	}
-	return first, last
+	return r.first, r.last
 }
 
 // tick is the last tick on the console.

@@ -26,27 +26,42 @@ type Memory []byte
 func (m Memory) Tick() uint64 { return binary.LittleEndian.Uint64(m) }
 
 // Step does one tick.
-func (m Memory) Step() {
+func (m Memory) Step() { m.step(func(int, uint64, uint64) {}) }
+
+// step does one tick and tells which words it changed from what to what.
+func (m Memory) step(changed func(at int, was, is uint64)) {
 	tick := m.Tick() + 1
 	words := uint64(len(m)-headBytes) / 8
 	x := tick * multiplier
+	put := func(at int, is uint64) {
+		was := binary.LittleEndian.Uint64(m[at:])
+		binary.LittleEndian.PutUint64(m[at:], is)
+		changed(at, was, is)
+	}
 	for range wordsATick {
 		x ^= x >> 29
 		x *= multiplier
 		x ^= x >> 32
-		at := headBytes + (x%words)*8
-		binary.LittleEndian.PutUint64(m[at:], binary.LittleEndian.Uint64(m[at:])*3+x+tick)
+		at := headBytes + int(x%words)*8
+		put(at, binary.LittleEndian.Uint64(m[at:])*3+x+tick)
 	}
-	binary.LittleEndian.PutUint64(m, tick)
+	put(0, tick)
 }
 
-// Sum is a checksum over all of the memory, each word by its place.
+// Sum is a checksum over all of the memory. It is a sum of terms, so that it
+// can be kept up with single words.
 func (m Memory) Sum() uint64 {
-	sum := uint64(len(m))
-	for i := 0; i+8 <= len(m); i += 8 {
-		sum = (sum<<1 | sum>>63) ^ binary.LittleEndian.Uint64(m[i:])*multiplier
+	sum := uint64(0)
+	for at := 0; at+8 <= len(m); at += 8 {
+		sum += term(at, binary.LittleEndian.Uint64(m[at:]))
 	}
 	return sum
+}
+
+// term is what a word contributes: it depends on its place and on every bit.
+func term(at int, word uint64) uint64 {
+	word = (word ^ uint64(at)<<20) * multiplier
+	return word ^ word>>31
 }
 
 // Report is the line for the present state.
@@ -76,8 +91,9 @@ func NewOracle(sizeBytes int) *Oracle {
 // Sum after a number of ticks.
 func (o *Oracle) Sum(tick uint64) uint64 {
 	for uint64(len(o.sums)) <= tick {
-		o.mem.Step()
-		o.sums = append(o.sums, o.mem.Sum())
+		sum := o.sums[len(o.sums)-1]
+		o.mem.step(func(at int, was, is uint64) { sum += term(at, is) - term(at, was) })
+		o.sums = append(o.sums, sum)
 	}
 	return o.sums[tick]
 }

@@ -1,23 +1,34 @@
-package qemu
+package vmm
 
 import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
-
-	"github.com/sietch-dev/sietch/runtime/vmm"
 )
 
-// validate checks everything about a Spec that can be checked without a side
-// effect and reports all of it, one line a field.
-func validate(s vmm.Spec) error {
+// Validate checks what every driver needs, without a side effect, and reports
+// all that is wrong, one line a field. Files are looked at too: some VMMs make
+// what they do not find.
+func (s Spec) Validate() error {
 	var wrong []error
 	bad := func(field, format string, args ...any) {
 		wrong = append(wrong, fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...)))
 	}
-	path := func(field, p string) {
+	file := func(field, p string, size int64) {
+		st, err := os.Stat(p)
+		switch {
+		case err != nil:
+			bad(field, "%v", err)
+		case !st.Mode().IsRegular():
+			bad(field, "%s is not a regular file", p)
+		case st.Size() < size:
+			bad(field, "%s has %d bytes, %d are needed", p, st.Size(), size)
+		}
+	}
+	path := func(field, p string) (ok bool) {
 		switch {
 		case p == "":
 			bad(field, "is empty")
@@ -25,7 +36,10 @@ func validate(s vmm.Spec) error {
 			bad(field, "%q is not absolute", p)
 		case strings.ContainsAny(p, "\x00\n"):
 			bad(field, "%q has a control character", p)
+		default:
+			return true
 		}
+		return false
 	}
 	if s.ID == "" || strings.ContainsAny(s.ID, ",=\x00\n") {
 		bad("ID", "%q cannot be used", s.ID)
@@ -40,11 +54,15 @@ func validate(s vmm.Spec) error {
 	if s.MemoryBytes < 32<<20 || s.MemoryBytes%(1<<20) != 0 {
 		bad("MemoryBytes", "%d is not a number of MiB from 32 on", s.MemoryBytes)
 	}
-	path("MemoryFile", s.MemoryFile)
+	if path("MemoryFile", s.MemoryFile) {
+		file("MemoryFile", s.MemoryFile, s.MemoryBytes)
+	}
 	if s.Restore == nil {
-		path("Kernel", s.Kernel)
-		if s.Initramfs != "" {
-			path("Initramfs", s.Initramfs)
+		if path("Kernel", s.Kernel) {
+			file("Kernel", s.Kernel, 1)
+		}
+		if s.Initramfs != "" && path("Initramfs", s.Initramfs) {
+			file("Initramfs", s.Initramfs, 1)
 		}
 	} else {
 		path("Restore.Dir", s.Restore.Dir)
@@ -66,7 +84,9 @@ func validate(s vmm.Spec) error {
 	}
 	for i, d := range s.Disks {
 		id(fmt.Sprintf("Disks[%d].ID", i), d.ID)
-		path(fmt.Sprintf("Disks[%d].Path", i), d.Path)
+		if field := fmt.Sprintf("Disks[%d].Path", i); path(field, d.Path) {
+			file(field, d.Path, 1)
+		}
 	}
 	if s.NIC != nil {
 		id("NIC.ID", s.NIC.ID)
@@ -77,9 +97,6 @@ func validate(s vmm.Spec) error {
 			bad("NIC.MAC", "%q is not the address of a card", s.NIC.MAC)
 		}
 	}
-	if len(ids) > maxDevices {
-		bad("Disks", "%d devices, at most %d fit", len(ids), maxDevices)
-	}
 	if s.Jail != nil && (s.Jail.UID <= 0 || s.Jail.GID <= 0) {
 		bad("Jail", "user %d and group %d are not both above 0", s.Jail.UID, s.Jail.GID)
 	}
@@ -89,16 +106,10 @@ func validate(s vmm.Spec) error {
 	return nil
 }
 
-const (
-	// virtioSlots is what a microvm without a second I/O APIC has.
-	virtioSlots = 8
-	// maxDevices are the slots left beside console and entropy.
-	maxDevices = virtioSlots - 2
-)
-
-// validID accepts what QEMU takes as an id, less the names used here.
+// validID accepts what every VMM takes as a device id and virtio-blk as a serial,
+// less the prefix that drivers use for devices of their own.
 func validID(id string) bool {
-	if id == "" || len(id) > 20 || strings.HasPrefix(id, "sietch-") { // virtio-blk's serial has 20 bytes
+	if id == "" || len(id) > 20 || strings.HasPrefix(id, "sietch-") {
 		return false
 	}
 	for i, r := range id {

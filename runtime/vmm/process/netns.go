@@ -1,4 +1,4 @@
-package qemu
+package process
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNetNS runs f on an OS thread that is in the network namespace at path; an
+// InNetNS runs f on an OS thread that is in the network namespace at path; an
 // empty path means the caller's. Processes f starts are in it too.
-func inNetNS(path string, f func() error) error {
+func InNetNS(path string, f func() error) error {
 	if path == "" {
 		return f()
 	}
@@ -33,9 +33,9 @@ func inNetNS(path string, f func() error) error {
 	return <-done
 }
 
-// openTap attaches to an existing tap of the calling thread's namespace. QEMU
-// gets the descriptor, so it needs neither /dev/net/tun nor any capability.
-func openTap(name string) (_ *os.File, err error) {
+// OpenTap attaches to an existing tap of the calling thread's namespace. A VMM
+// that is given the descriptor needs neither /dev/net/tun nor any capability.
+func OpenTap(name string) (_ *os.File, err error) {
 	// Attaching to a name that does not exist would make a new tap.
 	if err := linkExists(name); err != nil {
 		return nil, fmt.Errorf("find tap %s: %w", name, err)

@@ -1,4 +1,4 @@
-package qemu
+package process
 
 import (
 	"bytes"
@@ -21,9 +21,9 @@ import (
 // kernel takes longer.
 const killTimeout = 15 * time.Second
 
-// process is a QEMU process, ours or another's child. It is held by a pidfd, so
+// Process is a VMM process, ours or another's child. It is held by a pidfd, so
 // a reused pid cannot be met.
-type process struct {
+type Process struct {
 	pid   int
 	start uint64
 	child bool
@@ -39,12 +39,12 @@ type process struct {
 // are waited for here and nowhere else, however often they are attached to.
 var children struct {
 	sync.Mutex
-	m map[int]*process
+	m map[int]*Process
 }
 
-// adoptChild takes over a started command and waits for its end. log is where
+// Adopt takes over a started command and waits for its end. log is where
 // its last words are.
-func adoptChild(cmd *exec.Cmd, log string) (*process, error) {
+func Adopt(cmd *exec.Cmd, log string) (*Process, error) {
 	p, err := openProcess(cmd.Process.Pid)
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func adoptChild(cmd *exec.Cmd, log string) (*process, error) {
 	p.child = true
 	children.Lock()
 	if children.m == nil {
-		children.m = map[int]*process{}
+		children.m = map[int]*Process{}
 	}
 	children.m[p.pid] = p
 	children.Unlock()
@@ -66,9 +66,9 @@ func adoptChild(cmd *exec.Cmd, log string) (*process, error) {
 	return p, nil
 }
 
-// findProcess adopts the process of a handle.
-func findProcess(h vmm.Handle, log string) (*process, error) {
-	boot, err := bootID()
+// Find adopts the process of a handle.
+func Find(h vmm.Handle, log string) (*Process, error) {
+	boot, err := BootID()
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func findProcess(h vmm.Handle, log string) (*process, error) {
 }
 
 // openProcess takes hold of a living process.
-func openProcess(pid int) (*process, error) {
+func openProcess(pid int) (*Process, error) {
 	// Non-blocking, so that waiting is done by Go's poller and not by a thread.
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err == unix.ESRCH || err == unix.EINVAL {
@@ -107,16 +107,16 @@ func openProcess(pid int) (*process, error) {
 		return nil, fmt.Errorf("open process %d: %w", pid, err)
 	}
 	pidfd := os.NewFile(uintptr(fd), "pidfd")
-	start, err := startTime(pid)
+	start, err := StartTime(pid)
 	if err != nil {
 		return nil, errors.Join(err, pidfd.Close())
 	}
-	return &process{pid: pid, start: start, pidfd: pidfd, done: make(chan struct{})}, nil
+	return &Process{pid: pid, start: start, pidfd: pidfd, done: make(chan struct{})}, nil
 }
 
 // await blocks until the process has ended (true) or the hold on it was
 // released (false).
-func (p *process) await() bool {
+func (p *Process) await() bool {
 	raw, err := p.pidfd.SyscallConn()
 	if err != nil {
 		return false
@@ -128,7 +128,7 @@ func (p *process) await() bool {
 }
 
 // release gives up the hold on another's child. One's own is waited for anyway.
-func (p *process) release() error {
+func (p *Process) Release() error {
 	if p.child {
 		return nil
 	}
@@ -138,7 +138,38 @@ func (p *process) release() error {
 	return nil
 }
 
-func (p *process) ended(err error) {
+// PID is the process id.
+func (p *Process) PID() int { return p.pid }
+
+// Handle describes the process for a later Find; the caller fills in the rest.
+func (p *Process) Handle() (vmm.Handle, error) {
+	boot, err := BootID()
+	return vmm.Handle{PID: p.pid, StartTime: p.start, BootID: boot}, err
+}
+
+// Done is closed after the process has ended and was reaped.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Err says why it ended; valid after Done, nil for exit status 0.
+func (p *Process) Err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// Ending reports whether the process has ended or is about to: its sockets
+// break a moment before it can be waited for.
+func (p *Process) Ending() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+	}
+	_, err := StartTime(p.pid)
+	return err != nil
+}
+
+func (p *Process) ended(err error) {
 	p.mu.Lock()
 	if p.killed {
 		err = errKilled
@@ -164,7 +195,7 @@ type pidfdInfo struct {
 
 // foreignEnd says why another's child ended. Its exit status went to its
 // parent; newer kernels tell holders of a pidfd too, once it was reaped.
-func (p *process) foreignEnd(log string) error {
+func (p *Process) foreignEnd(log string) error {
 	raw, err := p.pidfd.SyscallConn()
 	if err != nil {
 		return errEnded
@@ -181,20 +212,20 @@ func (p *process) foreignEnd(log string) error {
 		}
 	}
 	if info.mask&pidfdInfoExit == 0 {
-		return withLastWords(errEnded, log)
+		return WithLastWords(errEnded, log)
 	}
 	status := unix.WaitStatus(info.exitCode)
 	switch {
 	case status == 0:
 		return nil
 	case status.Signaled():
-		return withLastWords(fmt.Errorf("QEMU ended: signal: %v", status.Signal()), log)
+		return WithLastWords(fmt.Errorf("VMM ended: signal: %v", status.Signal()), log)
 	}
-	return withLastWords(fmt.Errorf("QEMU ended: exit status %d", status.ExitStatus()), log)
+	return WithLastWords(fmt.Errorf("VMM ended: exit status %d", status.ExitStatus()), log)
 }
 
 // errEnded is the end of a process whose exit status only its parent knows.
-var errEnded = errors.New("QEMU ended")
+var errEnded = errors.New("VMM ended")
 
 var errKilled = errors.New("killed")
 
@@ -206,11 +237,11 @@ func endError(state *os.ProcessState, err error, log string) error {
 	if state != nil {
 		err = errors.New(state.String())
 	}
-	return withLastWords(fmt.Errorf("QEMU ended: %w", err), log)
+	return WithLastWords(fmt.Errorf("VMM ended: %w", err), log)
 }
 
-// withLastWords adds the end of QEMU's own output to an error.
-func withLastWords(err error, log string) error {
+// WithLastWords adds the end of the VMM's own output to an error.
+func WithLastWords(err error, log string) error {
 	data, rerr := os.ReadFile(log)
 	data = bytes.TrimSpace(data)
 	if rerr != nil || len(data) == 0 {
@@ -227,7 +258,7 @@ func withLastWords(err error, log string) error {
 }
 
 // kill ends the process and waits until it is gone. Idempotent.
-func (p *process) kill() error {
+func (p *Process) Kill() error {
 	p.mu.Lock()
 	select {
 	case <-p.done:
@@ -246,7 +277,7 @@ func (p *process) kill() error {
 	}
 }
 
-func (p *process) signal(sig unix.Signal) error {
+func (p *Process) signal(sig unix.Signal) error {
 	raw, err := p.pidfd.SyscallConn()
 	if err != nil {
 		return nil // closed: it has ended
@@ -263,7 +294,7 @@ func (p *process) signal(sig unix.Signal) error {
 
 // startTime is field 22 of /proc/PID/stat: what tells a process from a later one
 // of the same pid. A zombie counts as gone.
-func startTime(pid int) (uint64, error) {
+func StartTime(pid int) (uint64, error) {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		return 0, vmm.ErrGone
@@ -283,7 +314,7 @@ func startTime(pid int) (uint64, error) {
 	return strconv.ParseUint(f[19], 10, 64)
 }
 
-func bootID() (string, error) {
+func BootID() (string, error) {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", fmt.Errorf("read boot id: %w", err)
