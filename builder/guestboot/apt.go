@@ -16,6 +16,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // metaPackages depend on the newest kernel for virtual machines: Debian's first,
@@ -47,7 +50,7 @@ func (a aptSource) fetch(ctx context.Context, dir string, log *slog.Logger) (ker
 	if err != nil {
 		return kernelPackage{}, err
 	}
-	defer os.RemoveAll(apt.dir)
+	defer apt.close()
 
 	log.Info("fetching the guest kernel from the package mirror")
 	// A third party's source that fails is none of our business: what counts
@@ -79,22 +82,56 @@ func (a aptSource) fetch(ctx context.Context, dir string, log *slog.Logger) (ker
 // private is an apt with state of its own.
 type private struct {
 	dir      string
+	lock     *os.File // held while dir is in use
 	conf     string
 	progress io.Writer
 }
 
-func (a aptSource) private() (private, error) {
+const privatePattern = "sietch-apt-*"
+
+func (a aptSource) private() (_ private, err error) {
+	sweepPrivate()
 	// Not below DATA: apt downloads as its own user, who may not look in there.
-	dir, err := os.MkdirTemp("", "sietch-apt-")
+	dir, err := os.MkdirTemp("", privatePattern)
 	if err != nil {
 		return private{}, fmt.Errorf("prepare apt: %w", err)
 	}
 	p := private{dir: dir, conf: filepath.Join(dir, "apt.conf"), progress: a.progress}
-	if err := p.setUp(a.sources); err != nil {
-		os.RemoveAll(dir)
+	if p.lock, err = os.Open(dir); err == nil {
+		err = unix.Flock(int(p.lock.Fd()), unix.LOCK_EX)
+	}
+	if err == nil {
+		err = p.setUp(a.sources)
+	}
+	if err != nil {
+		p.close()
 		return private{}, fmt.Errorf("prepare apt: %w", err)
 	}
 	return p, nil
+}
+
+func (p private) close() {
+	os.RemoveAll(p.dir)
+	if p.lock != nil {
+		p.lock.Close()
+	}
+}
+
+// sweepPrivate removes what a fetch that was killed has left. One that has only
+// just made its directory does not hold the lock yet, hence the age.
+func sweepPrivate() {
+	left, _ := filepath.Glob(filepath.Join(os.TempDir(), privatePattern))
+	for _, dir := range left {
+		f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_DIRECTORY, 0)
+		if err != nil {
+			continue
+		}
+		fi, err := f.Stat()
+		if err == nil && time.Since(fi.ModTime()) > time.Minute && unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			os.RemoveAll(dir)
+		}
+		f.Close()
+	}
 }
 
 func (p private) setUp(sources string) error {

@@ -53,11 +53,17 @@ func ensure(ctx context.Context, o Options, from source) (Guest, error) {
 		return g, nil
 	}
 
-	k, err := s.currentKernel()
+	old, err := s.currentKernel()
+	k := old
 	if errors.Is(err, fs.ErrNotExist) {
 		if k, err = s.addKernel(ctx, from, log); err == nil {
-			err = s.setCurrent(k)
+			err = s.setCurrent(currentRecord{Kernel: k.Digest})
 		}
+	}
+	if err != nil && old.Digest != "" && ctx.Err() == nil {
+		// Better than none, and what has booted until now.
+		log.Warn("the guest kernel could not be fetched anew, the one that is there is used", "version", old.Version, "err", err)
+		k, err = old, s.setCurrent(currentRecord{Kernel: old.Digest, Tried: kernelFormat})
 	}
 	if err != nil {
 		return Guest{}, err

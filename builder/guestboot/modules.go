@@ -30,7 +30,7 @@ var deviceModules = []string{"virtio_rng", "virtio_balloon"}
 var guestModules = []string{
 	"button", "evdev",
 	"tun", "veth", "bridge", "br_netfilter", "dummy", "macvlan", "wireguard",
-	"fuse", "loop", "squashfs",
+	"fuse", "loop", "squashfs", "autofs4",
 	"nf_tables", "nft_chain_nat", "nft_ct", "nft_nat", "nft_masq", "nft_redir", "nft_limit", "nft_log",
 	"nft_reject_inet", "nft_fib_inet", "nft_compat",
 	"ip_tables", "iptable_filter", "iptable_nat", "iptable_mangle", "iptable_raw", "ipt_REJECT",
@@ -56,9 +56,10 @@ func moduleName(file string) string {
 // depend on, by name. files maps names to paths.
 func readModules(files map[string]string, builtin []string) (map[string][]byte, error) {
 	mods := make(map[string][]byte)
-	var add func(name string) error
-	add = func(name string) error {
-		if _, done := mods[name]; done || contains(builtin, name) {
+	// add puts a module and what it needs into found, as far as mods lacks them.
+	var add func(name string, found map[string][]byte) error
+	add = func(name string, found map[string][]byte) error {
+		if mods[name] != nil || found[name] != nil || contains(builtin, name) {
 			return nil
 		}
 		file, ok := files[name]
@@ -73,22 +74,22 @@ func readModules(files map[string]string, builtin []string) (map[string][]byte, 
 		if err != nil {
 			return fmt.Errorf("module %s: %w", name, err)
 		}
-		mods[name] = ko
+		found[name] = ko
 		for _, d := range info.depends {
-			if err := add(d); err != nil {
+			if err := add(d, found); err != nil {
 				return fmt.Errorf("module %s needs %w", name, err)
 			}
 		}
 		return nil
 	}
-	for _, name := range bootModules {
-		if err := add(name); err != nil {
+	for i, name := range slices.Concat(bootModules, deviceModules, guestModules) {
+		found := make(map[string][]byte)
+		err := add(name, found)
+		if required := i < len(bootModules); err != nil && (required || !errors.Is(err, errNoModule)) {
 			return nil, err
 		}
-	}
-	for _, name := range slices.Concat(deviceModules, guestModules) {
-		if err := add(name); err != nil && !errors.Is(err, errNoModule) {
-			return nil, err
+		if err == nil {
+			maps.Copy(mods, found)
 		}
 	}
 	return mods, nil

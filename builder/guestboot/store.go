@@ -33,14 +33,23 @@ type store struct{ dir string }
 
 // kernelRecord describes a kernel in the store.
 type kernelRecord struct {
+	Format  int               `json:"format"`
 	Digest  string            `json:"digest"`
 	Version string            `json:"version"`
 	Builtin []string          `json:"builtin"` // modules inside the kernel
 	Debs    map[string]string `json:"packages"`
 }
 
+// kernelFormat counts changes of what is kept of a kernel: a new entry in one of
+// the lists of modules, say. A kernel kept by an older sietch still boots what
+// was made with it; for new sandboxes it is fetched again.
+const kernelFormat = 2
+
 type currentRecord struct {
 	Kernel string `json:"kernel"`
+	// Tried is the format in which it could not be fetched anew: it is used as
+	// it is then, and not tried again at every start.
+	Tried int `json:"tried,omitempty"`
 }
 
 type initramfsRecord struct {
@@ -101,17 +110,21 @@ func (s store) current(key string) (Guest, error) {
 	return s.guestByKey(k, key)
 }
 
+// currentKernel is the one new sandboxes boot with. For one of an older format it
+// is fs.ErrNotExist, with the record.
 func (s store) currentKernel() (kernelRecord, error) {
 	var c currentRecord
 	if err := readRecord(s.path("current.json"), &c); err != nil {
 		return kernelRecord{}, err
 	}
-	return s.kernel(c.Kernel)
+	k, err := s.kernel(c.Kernel)
+	if err == nil && max(k.Format, c.Tried) < kernelFormat {
+		err = fmt.Errorf("guest kernel %s was kept by an older sietch: %w", k.Version, fs.ErrNotExist)
+	}
+	return k, err
 }
 
-func (s store) setCurrent(k kernelRecord) error {
-	return writeRecord(s.path("current.json"), currentRecord{k.Digest})
-}
+func (s store) setCurrent(c currentRecord) error { return writeRecord(s.path("current.json"), c) }
 
 func (s store) kernel(digest string) (k kernelRecord, err error) {
 	if err := readRecord(filepath.Join(s.kernelDir(digest), "kernel.json"), &k); err != nil {
@@ -199,11 +212,39 @@ func (s store) addKernel(ctx context.Context, from source, log *slog.Logger) (_ 
 	if err := syncTree(ready); err != nil {
 		return kernelRecord{}, fmt.Errorf("keep guest kernel: %w", err)
 	}
-	if err := os.Rename(ready, final); err != nil && !errors.Is(err, fs.ErrExist) {
+	err = os.Rename(ready, final)
+	if errors.Is(err, fs.ErrExist) { // the same kernel, kept by an older sietch
+		err = moveInto(ready, final)
+	}
+	if err == nil {
+		err = syncDir(s.path("kernels"))
+	}
+	if err != nil {
 		return kernelRecord{}, fmt.Errorf("keep guest kernel: %w", err)
 	}
 	log.Info("guest kernel is ready", "version", k.Version, "digest", k.Digest)
-	return k, syncTree(s.path("kernels"))
+	return k, nil
+}
+
+// moveInto moves modules and then the record of a kernel over those of the same
+// kernel. Whoever reads meanwhile finds the modules the record he has read needs.
+func moveInto(from, to string) error {
+	mods, err := filepath.Glob(filepath.Join(from, "modules", "*.ko"))
+	if err != nil {
+		return err
+	}
+	for _, m := range mods {
+		if err := os.Rename(m, filepath.Join(to, "modules", filepath.Base(m))); err != nil {
+			return err
+		}
+	}
+	if err := syncDir(filepath.Join(to, "modules")); err != nil {
+		return err
+	}
+	if err := os.Rename(filepath.Join(from, "kernel.json"), filepath.Join(to, "kernel.json")); err != nil {
+		return err
+	}
+	return syncDir(to)
 }
 
 // prepareKernel turns a package into what the store keeps, in dir.
@@ -222,7 +263,7 @@ func prepareKernel(p kernelPackage, dir string) (kernelRecord, error) {
 	if err != nil {
 		return kernelRecord{}, err
 	}
-	k := kernelRecord{Digest: digestOf(image), Version: p.Version, Debs: p.Debs}
+	k := kernelRecord{Format: kernelFormat, Digest: digestOf(image), Version: p.Version, Debs: p.Debs}
 	for line := range strings.Lines(string(builtin)) {
 		k.Builtin = append(k.Builtin, moduleName(strings.TrimSpace(line)))
 	}
@@ -258,8 +299,10 @@ func (s store) addInitramfs(k kernelRecord, key string, initELF []byte) (Guest, 
 	if err := os.MkdirAll(s.path("initramfs"), 0o700); err != nil {
 		return Guest{}, fmt.Errorf("keep initramfs: %w", err)
 	}
-	if err := renameio.WriteFile(s.initramfsPath(digest), archive.Bytes(), 0o600); err != nil {
-		return Guest{}, fmt.Errorf("keep initramfs: %w", err)
+	if _, err := os.Stat(s.initramfsPath(digest)); err != nil {
+		if err := renameio.WriteFile(s.initramfsPath(digest), archive.Bytes(), 0o600); err != nil {
+			return Guest{}, fmt.Errorf("keep initramfs: %w", err)
+		}
 	}
 	if err := writeRecord(filepath.Join(s.kernelDir(k.Digest), "initramfs-"+key+".json"), initramfsRecord{digest}); err != nil {
 		return Guest{}, fmt.Errorf("keep initramfs: %w", err)
@@ -301,11 +344,16 @@ func syncTree(dir string) error {
 		if err != nil {
 			return err
 		}
-		f, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		return f.Sync()
+		return syncDir(path)
 	})
+}
+
+// syncDir flushes one directory, or file, to disk.
+func syncDir(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
 }
