@@ -109,7 +109,7 @@ func (s *Store) IsAncestor(ctx context.Context, ancestor, descendant Hash) (bool
 		if d.c.ID == ancestor {
 			return true, nil
 		}
-		if d.date <= limit {
+		if d.date < limit {
 			return false, nil // everything left is older still
 		}
 		for _, p := range d.c.Parents {

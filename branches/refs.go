@@ -20,10 +20,18 @@ func BranchRef(name string) RefName { return RefName(branchPrefix + name) }
 func TagRef(name string) RefName    { return RefName(tagPrefix + name) }
 
 // Branch returns the branch's name, and whether n is a branch at all.
-func (n RefName) Branch() (string, bool) { return strings.CutPrefix(string(n), branchPrefix) }
+func (n RefName) Branch() (string, bool) { return n.cut(branchPrefix) }
 
 // Tag returns the tag's name, and whether n is a tag at all.
-func (n RefName) Tag() (string, bool) { return strings.CutPrefix(string(n), tagPrefix) }
+func (n RefName) Tag() (string, bool) { return n.cut(tagPrefix) }
+
+func (n RefName) cut(prefix string) (string, bool) {
+	name, ok := strings.CutPrefix(string(n), prefix)
+	if !ok {
+		return "", false
+	}
+	return name, true
+}
 
 func (n RefName) String() string {
 	if b, ok := n.Branch(); ok {
