@@ -137,10 +137,10 @@ func (p *process) release() {
 // run delivers output until the child has ended, and its result. It is the
 // only place that waits for the child.
 func (p *process) run() {
+	var delivered, fed sync.WaitGroup
 	if p.in != nil {
-		go p.in.pump() // ends at the latest with p.in.close
+		fed.Go(p.in.pump)
 	}
-	var delivered sync.WaitGroup
 	delivered.Add(len(p.outputs))
 	for _, o := range p.outputs {
 		go func() {
@@ -166,6 +166,7 @@ func (p *process) run() {
 	timedOut := timer != nil && !timer.Stop() && <-expired
 	if p.in != nil {
 		p.in.close()
+		fed.Wait() // it grants windows, and nothing may follow the exit
 	}
 	for _, o := range p.outputs {
 		o.file.SetReadDeadline(time.Now().Add(drainGrace))

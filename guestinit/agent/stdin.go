@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -65,7 +66,9 @@ func (in *stdin) close() {
 	in.closed = true
 	in.queue = nil
 	in.wake.Signal()
-	if !in.tty {
+	if in.tty {
+		in.file.SetWriteDeadline(time.Unix(1, 0)) // the output side closes it
+	} else {
 		in.file.Close()
 	}
 }

@@ -59,7 +59,7 @@ func (c *Client) acquire(ctx context.Context, dial dialer) (*conn, error) {
 	return k, c.use(ctx, k)
 }
 
-// dialer is Options.Dial or dialUntil.
+// dialer is Options.Dial or made by dialOn.
 type dialer func(context.Context) (net.Conn, error)
 
 func newConn(nc net.Conn) *conn { return &conn{nc: nc, br: bufio.NewReaderSize(nc, 4<<10)} }

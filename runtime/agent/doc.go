@@ -10,8 +10,8 @@
 //
 // The time from a restored machine to its first exec is a feature. [Client.Identify]
 // and [Client.WaitReady] therefore do not rely on the kernel to repeat a lost
-// SYN, which it does after a second, but open another connection every few
-// milliseconds until one is answered. The answer to an identity says whether
+// SYN, which it does after a second, but open other connections meanwhile until
+// one is answered. The answer to an identity says whether
 // the guest is ready, an exec request may carry the identity with it, and a
 // connection that has carried an exec to its end is used again.
 //

@@ -51,7 +51,7 @@ func (c *Client) Exec(ctx context.Context, req proto.ExecRequest, sio IO) (proto
 
 	dial := dialer(c.o.Dial)
 	if req.Identity != nil {
-		dial = c.dialUntil
+		dial = c.dialOn(restored)
 		id := *req.Identity
 		id.Time = time.Now()
 		req.Identity = &id

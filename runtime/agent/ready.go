@@ -26,7 +26,7 @@ func (c *Client) Status(ctx context.Context) (proto.Status, error) {
 // and the cause of ctx's end. A guest that answers is asked every poll, 2 ms
 // for zero.
 func (c *Client) WaitReady(ctx context.Context, poll time.Duration) (proto.Status, error) {
-	return c.untilReady(ctx, poll, askStatus)
+	return c.untilReady(ctx, poll, booting, askStatus)
 }
 
 // Identify gives this copy of the machine its identity and returns when it has
@@ -36,7 +36,7 @@ func (c *Client) Identify(ctx context.Context, id proto.Identity) error {
 	if id.Fork {
 		c.CloseIdle() // the guest drops them
 	}
-	_, err := c.untilReady(ctx, 0, func() (call, error) {
+	_, err := c.untilReady(ctx, 0, restored, func() (call, error) {
 		id.Time = time.Now()
 		body, err := json.Marshal(id)
 		return call{method: http.MethodPost, path: "/v1/identity", body: body}, err
@@ -53,7 +53,7 @@ func askStatus() (call, error) { return call{method: http.MethodGet, path: "/v1/
 
 // untilReady sends what ask makes until it is answered, then asks for the
 // status until that says ready.
-func (c *Client) untilReady(ctx context.Context, poll time.Duration, ask func() (call, error)) (proto.Status, error) {
+func (c *Client) untilReady(ctx context.Context, poll time.Duration, dial schedule, ask func() (call, error)) (proto.Status, error) {
 	done, err := c.enter()
 	if err != nil {
 		return proto.Status{}, err
@@ -69,7 +69,7 @@ func (c *Client) untilReady(ctx context.Context, poll time.Duration, ask func() 
 			return proto.Status{}, fmt.Errorf("write request to guest agent: %w", err)
 		}
 		var st proto.Status
-		k, resp, err := c.open(ctx, q, c.dialUntil)
+		k, resp, err := c.open(ctx, q, c.dialOn(dial))
 		if err == nil {
 			err = c.answer(ctx, k, resp, &st)
 		}

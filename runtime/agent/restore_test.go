@@ -273,25 +273,49 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestSilentPeer: a host that swallows packets is not waited for one attempt
-// at a time.
+// TestSilentPeer: a guest that swallows packets, and one that is slow, are not
+// waited for one attempt at a time, nor given up too soon.
 func TestSilentPeer(t *testing.T) {
-	noLeak(t)
-	_, addr := startHere(t, guest.Options{})
-	begin := time.Now()
-	c := agent.New(agent.Options{Dial: func(ctx context.Context) (net.Conn, error) {
-		if time.Since(begin) < 150*time.Millisecond {
-			<-ctx.Done() // the SYN was lost
-			return nil, ctx.Err()
-		}
-		return new(net.Dialer).DialContext(ctx, "tcp", addr)
-	}})
-	defer c.Close()
-	if err := c.Identify(testContext(t), fork()); err != nil {
-		t.Fatal(err)
+	ask := map[string]func(context.Context, *agent.Client) error{
+		"WaitReady": func(ctx context.Context, c *agent.Client) error { _, err := c.WaitReady(ctx, 0); return err },
+		"Identify":  func(ctx context.Context, c *agent.Client) error { return c.Identify(ctx, fork()) },
 	}
-	if d := time.Since(begin); d > 300*time.Millisecond {
-		t.Errorf("took %v", d)
+	for name, ask := range ask {
+		t.Run(name+", lost", func(t *testing.T) {
+			noLeak(t)
+			_, addr := startHere(t, guest.Options{})
+			begin := time.Now()
+			c := agent.New(agent.Options{Dial: func(ctx context.Context) (net.Conn, error) {
+				if time.Since(begin) < 150*time.Millisecond {
+					<-ctx.Done() // the SYN was lost
+					return nil, ctx.Err()
+				}
+				return new(net.Dialer).DialContext(ctx, "tcp", addr)
+			}})
+			defer c.Close()
+			must(t, ask(testContext(t), c))
+			if d := time.Since(begin); d > 600*time.Millisecond {
+				t.Errorf("took %v", d)
+			}
+		})
+		t.Run(name+", slow", func(t *testing.T) {
+			noLeak(t)
+			_, addr := startHere(t, guest.Options{})
+			begin := time.Now()
+			c := agent.New(agent.Options{Dial: func(ctx context.Context) (net.Conn, error) {
+				select {
+				case <-time.After(time.Second): // the handshake takes that long
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+				return new(net.Dialer).DialContext(ctx, "tcp", addr)
+			}})
+			defer c.Close()
+			must(t, ask(testContext(t), c))
+			if d := time.Since(begin); d > 2*time.Second {
+				t.Errorf("took %v", d)
+			}
+		})
 	}
 }
 
