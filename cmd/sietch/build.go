@@ -80,11 +80,11 @@ func (o buildOptions) request(e *env) (runtime.BuildRequest, error) {
 		Names: o.names, Target: o.target, NoCache: o.noCache, Progress: o.progress,
 		BuildArgs: map[string]string{}, BuildContexts: map[string]string{}, ProgressOut: e.err,
 	}
-	if r.Progress == "" {
-		r.Progress = "auto"
-	}
-	if e.quiet {
+	switch {
+	case e.quiet, e.json && o.progress == "":
 		r.Progress = "quiet"
+	case o.progress == "":
+		r.Progress = "auto"
 	}
 	if !slices.Contains(progressModes, r.Progress) {
 		wrong.add("--progress: %s is not one of %s", quote(o.progress), strings.Join(progressModes, ", "))

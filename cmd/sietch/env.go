@@ -128,9 +128,10 @@ func (e *env) logHandler(level slog.Level) slog.Handler {
 	return slog.NewTextHandler(e.err, o)
 }
 
-// progress is where a verb reports what it is doing, for people.
+// progress is where a verb reports what it is doing, for people: with --json
+// every line on stderr is an object.
 func (e *env) progress() io.Writer {
-	if e.quiet {
+	if e.quiet || e.json {
 		return io.Discard
 	}
 	return e.err

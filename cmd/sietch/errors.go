@@ -18,6 +18,7 @@ const (
 	exitBusy        = 4
 	exitCorrupt     = 5
 	exitInterrupted = 130
+	exitPipe        = 141 // nobody reads the result
 )
 
 // errInterrupted is the cause of a context that a signal cancelled.

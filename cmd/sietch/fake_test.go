@@ -123,7 +123,9 @@ func (f *fake) Build(ctx context.Context, r runtime.BuildRequest) (runtime.Image
 	if err := f.call("Build", r); err != nil {
 		return runtime.Image{}, err
 	}
-	fmt.Fprintln(out, "#1 building")
+	if r.Progress != "quiet" {
+		fmt.Fprintln(out, "#1 building")
+	}
 	return fakeImages[0], nil
 }
 
@@ -294,6 +296,12 @@ func (f *fake) Exec(ctx context.Context, r runtime.ExecRequest, s runtime.ExecIO
 		code := 0
 		_, err := fmt.Sscan(r.Args[1], &code)
 		return runtime.ExitStatus{Code: code}, err
+	case "yes":
+		for {
+			if _, err := io.WriteString(s.Stdout, "y\n"); err != nil {
+				return runtime.ExitStatus{}, fmt.Errorf("write stdout: %w", err)
+			}
+		}
 	case "cat":
 		if s.Stdin == nil {
 			break

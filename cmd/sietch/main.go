@@ -28,7 +28,13 @@ func openLocal(ctx context.Context, o runtime.Options) (runtime.Engine, error) {
 func run(e *env, args []string) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	e.signals = watchSignals(cancel, func() { e.leaveNow(exitInterrupted) })
+	e.signals = watchSignals(
+		func() {
+			cancel(errInterrupted)
+			e.verbose("undoing what was begun; once more, and sietch leaves at once")
+		},
+		func() { e.leaveNow(exitInterrupted) },
+	)
 	defer e.signals.stop()
 	// A panic must not leave a raw terminal behind.
 	defer e.restore()

@@ -2,10 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -23,13 +25,29 @@ type printer struct {
 
 func newPrinter(out, err *os.File) *printer {
 	return &printer{
-		out:         out,
+		out:         output{out},
 		err:         err,
 		color:       term.IsTerminal(int(out.Fd())) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
 		errTerminal: term.IsTerminal(int(err.Fd())),
 		now:         time.Now,
 	}
 }
+
+// output is stdout. When its reader has gone, as that of `sietch log | head` has,
+// the command ends as if by SIGPIPE, without a word; but not in the middle of
+// what it does, which is why the signal itself is caught.
+type output struct{ file *os.File }
+
+func (o output) Write(b []byte) (int, error) {
+	n, err := o.file.Write(b)
+	if errors.Is(err, syscall.EPIPE) {
+		err = exitStatus(exitPipe)
+	}
+	return n, err
+}
+
+// Fd lets others find out whether it is a terminal.
+func (o output) Fd() uintptr { return o.file.Fd() }
 
 // document prints the one JSON document that answers a query.
 func (p *printer) document(v any) error {

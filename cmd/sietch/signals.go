@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"os/signal"
 	"sync"
@@ -16,7 +15,7 @@ import (
 // go to the process in the guest instead, and only insistence (three within a
 // second) ends this one.
 type signals struct {
-	cancel   context.CancelCauseFunc
+	cancel   func()
 	leaveNow func()
 	arrived  chan os.Signal
 	done     chan struct{}
@@ -39,7 +38,7 @@ const (
 	insistencePeriod = time.Second
 )
 
-func watchSignals(cancel context.CancelCauseFunc, leaveNow func()) *signals {
+func watchSignals(cancel, leaveNow func()) *signals {
 	s := &signals{
 		cancel:   cancel,
 		leaveNow: leaveNow,
@@ -53,10 +52,14 @@ func watchSignals(cancel context.CancelCauseFunc, leaveNow func()) *signals {
 			signal.Notify(s.arrived, sig)
 		}
 	}
+	// Caught, so that a write fails instead; children do not inherit that.
+	signal.Notify(s.arrived, syscall.SIGPIPE)
 	go func() {
 		defer close(s.done)
 		for sig := range s.arrived {
-			s.handle(sig.(syscall.Signal), time.Now())
+			if sig != syscall.SIGPIPE {
+				s.handle(sig.(syscall.Signal), time.Now())
+			}
 		}
 	}()
 	return s
@@ -104,7 +107,7 @@ func (s *signals) handle(sig syscall.Signal, now time.Time) {
 		return
 	}
 	s.cancelled = true
-	s.cancel(errInterrupted)
+	s.cancel()
 }
 
 // insists says whether the user means this process and not the one in the guest.
