@@ -12,7 +12,8 @@
 //   - A file named by a digest holds exactly those bytes, is never rewritten
 //     and never removed here: commits with memory refer to it.
 //   - The host's package state is neither needed nor changed.
-//   - current.json, the only file that changes, is replaced atomically.
+//   - The records that do change (which kernel is current, the host's clock,
+//     the modules of a kernel that is kept anew) are replaced atomically.
 //
 // # Concurrency
 //

@@ -33,7 +33,19 @@ func (s *System) tellInit() error {
 		}
 		errs = append(errs, err)
 	}
+	// Nobody logs in on the console, which is a log, nor on the main process's.
+	for _, unit := range []string{"serial-getty@ttyS0.service", "serial-getty@hvc0.service"} {
+		err := os.MkdirAll("/run/systemd/system", 0o755)
+		if err == nil {
+			err = os.Symlink("/dev/null", filepath.Join("/run/systemd/system", unit))
+		}
+		errs = append(errs, err)
+	}
 	errs = append(errs, os.MkdirAll(filepath.Dir(ExitProgram), 0o755))
 	errs = append(errs, bindOver(filepath.Join(StateDir, stateModprobe), ExitProgram))
+	// systemd looks for this one by itself, in directories an image does not have.
+	if s.Modules.Has("autofs4") {
+		errs = append(errs, s.Modules.Load("autofs4"))
+	}
 	return errors.Join(errs...)
 }

@@ -86,34 +86,42 @@ func OpenNames(dir string) *Names { return &Names{dir} }
 // cover mounts a file of ours over one of the machine's. Where that is missing
 // it is left out, or made if create is set, with the directories in front of it.
 func (o NamesOptions) cover(name, target string, create bool) error {
-	at, err := resolve(o.Root, target)
+	at, err := o.place(target, create)
+	if err == nil && at != "" {
+		err = o.mount(filepath.Join(o.Dir, name), at)
+	}
 	if err != nil {
 		return fmt.Errorf("mount over %s: %w", target, err)
 	}
-	fi, err := os.Lstat(at)
-	switch {
-	case err == nil && !fi.Mode().IsRegular():
-		return fmt.Errorf("mount over %s: it is no file", target)
-	case errors.Is(err, fs.ErrNotExist) && !create:
-		return nil
-	case errors.Is(err, fs.ErrNotExist):
-		if err := makeFile(at); err != nil {
-			if at == target {
-				return fmt.Errorf("mount over %s: %w", target, err)
-			}
-			// A link to where no file can be made, such as into /proc.
-			at = target
-			if err := errors.Join(os.Remove(at), makeFile(at)); err != nil {
-				return fmt.Errorf("mount over %s: %w", target, err)
-			}
-		}
-	case err != nil:
-		return fmt.Errorf("mount over %s: %w", target, err)
-	}
-	if err := o.mount(filepath.Join(o.Dir, name), at); err != nil {
-		return fmt.Errorf("mount over %s: %w", target, err)
-	}
 	return nil
+}
+
+// place returns the file that programs open as target; "" when there is none.
+func (o NamesOptions) place(target string, create bool) (string, error) {
+	at, err := resolve(o.Root, target)
+	if err == nil {
+		var fi fs.FileInfo
+		if fi, err = os.Lstat(at); err == nil && !fi.Mode().IsRegular() {
+			return "", errors.New("it is no file")
+		}
+	}
+	if err == nil {
+		return at, nil
+	}
+	absent := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
+	if absent && !create {
+		return "", nil
+	}
+	if absent && at != "" {
+		if err = makeFile(at); err == nil {
+			return at, nil
+		}
+	}
+	// A link that leads nowhere, or to where no file can be made, as into /proc.
+	if fi, lerr := os.Lstat(target); create && lerr == nil && fi.Mode()&fs.ModeSymlink != 0 {
+		return target, errors.Join(os.Remove(target), makeFile(target))
+	}
+	return "", err
 }
 
 func makeFile(path string) error {
