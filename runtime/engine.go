@@ -271,7 +271,7 @@ type CopyInRequest struct {
 }
 
 // CopyOutRequest reads from a guest. The tar's members are beneath the base
-// name of Path.
+// name of Path; for "/" the first member is the directory they are beneath.
 type CopyOutRequest struct {
 	Name       string
 	Path       string

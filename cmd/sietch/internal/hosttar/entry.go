@@ -1,6 +1,7 @@
 package hosttar
 
 import (
+	"archive/tar"
 	"errors"
 	"fmt"
 	"path"
@@ -11,9 +12,27 @@ import (
 // ErrEscape: an entry of a stream leads out of what was asked for.
 var ErrEscape = errors.New("entry leads out of the copied path")
 
-// beneath is the name of an entry relative to base, the one that was asked for:
-// "." for base itself. With an empty base, that of the root directory, it is
-// the name itself.
+// top is the entry that was asked for, beneath which all others are.
+type top struct {
+	// base is its name: the last part of the path that was asked for. The root
+	// directory has none; there the first entry says what it goes by.
+	base  string
+	found bool
+}
+
+// name is that of an entry relative to the top one.
+func (t *top) name(h *tar.Header) (string, error) {
+	if t.base == "" && !t.found {
+		if first := path.Clean(h.Name); h.Typeflag == tar.TypeDir && first != "." && !strings.Contains(first, "/") {
+			t.base = first
+		}
+	}
+	t.found = true
+	return beneath(t.base, h.Name)
+}
+
+// beneath is the name of an entry relative to base: "." for base itself. With an
+// empty base it is the name itself.
 func beneath(base, entry string) (string, error) {
 	name := path.Clean(entry)
 	if entry == "" || !filepath.IsLocal(name) || climbs(entry) {

@@ -9,10 +9,11 @@ import (
 	"path"
 )
 
-// Rename copies a stream whose top entry is base so that it is top in the copy.
-// With top "." what is in it comes to the top, without the entry itself.
-func Rename(ctx context.Context, w io.Writer, r io.Reader, base, top string) (Stats, error) {
+// Rename copies a stream whose top entry is base so that it is name in the
+// copy; an empty base is the root directory, as in [UnpackOptions]. With name "." what is in it comes to the top, without the entry itself.
+func Rename(ctx context.Context, w io.Writer, r io.Reader, base, name string) (Stats, error) {
 	var stats Stats
+	from := top{base: base}
 	in, out := tar.NewReader(&contextReader{ctx, r}), tar.NewWriter(w)
 	for {
 		h, err := in.Next()
@@ -25,22 +26,22 @@ func Rename(ctx context.Context, w io.Writer, r io.Reader, base, top string) (St
 		if h.Typeflag == tar.TypeXGlobalHeader {
 			continue
 		}
-		rel, err := beneath(base, h.Name)
+		rel, err := from.name(h)
 		if err != nil {
 			return stats, err
 		}
-		if h.Name = path.Join(top, rel); h.Name == "." {
+		if h.Name = path.Join(name, rel); h.Name == "." {
 			continue
 		}
 		if h.Typeflag == tar.TypeDir {
 			h.Name += "/"
 		}
 		if h.Typeflag == tar.TypeLink {
-			old, err := beneath(base, h.Linkname)
+			old, err := beneath(from.base, h.Linkname)
 			if err != nil {
 				return stats, err
 			}
-			h.Linkname = path.Join(top, old)
+			h.Linkname = path.Join(name, old)
 		}
 		// Let the writer choose one that can hold the new name.
 		h.Format = tar.FormatUnknown

@@ -40,7 +40,7 @@ func Tree(ctx context.Context, r io.Reader, dir string, o UnpackOptions) (Stats,
 		return Stats{}, fmt.Errorf("open directory: %w", err)
 	}
 	defer root.Close()
-	u := unpacker{ctx: ctx, root: root, options: o, chown: os.Geteuid() == 0}
+	u := unpacker{ctx: ctx, root: root, options: o, top: top{base: o.Base}, chown: os.Geteuid() == 0}
 	err = u.stream(r)
 	return u.stats, err
 }
@@ -53,7 +53,7 @@ func File(ctx context.Context, r io.Reader, dir, name string, o UnpackOptions) (
 		return Stats{}, fmt.Errorf("open directory: %w", err)
 	}
 	defer root.Close()
-	u := unpacker{ctx: ctx, root: root, options: o, chown: os.Geteuid() == 0, single: name}
+	u := unpacker{ctx: ctx, root: root, options: o, top: top{base: o.Base}, chown: os.Geteuid() == 0, single: name}
 	err = u.stream(r)
 	if err == nil && u.stats.Files == 0 {
 		err = errors.New("the guest sent nothing")
@@ -67,6 +67,7 @@ type unpacker struct {
 	options UnpackOptions
 	chown   bool
 	single  string // the one file to make, or empty
+	top     top
 	stats   Stats
 	dirs    []madeDir // to be given their modes and times when all is in them
 }
@@ -101,7 +102,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil
 	}
-	name, err := beneath(u.options.Base, h.Name)
+	name, err := u.top.name(h)
 	if err != nil {
 		return err
 	}
@@ -259,7 +260,7 @@ func (u *unpacker) hardLink(name string, h *tar.Header) error {
 	if u.single != "" {
 		return fmt.Errorf("%w: %q is a link to %q", ErrEscape, h.Name, h.Linkname)
 	}
-	old, err := beneath(u.options.Base, h.Linkname)
+	old, err := beneath(u.top.base, h.Linkname)
 	if err != nil {
 		return err
 	}

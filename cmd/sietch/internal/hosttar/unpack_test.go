@@ -144,6 +144,24 @@ func TestTree(t *testing.T) {
 	}
 }
 
+// TestRootDirectory is a copy of "/", which has no name of its own.
+func TestRootDirectory(t *testing.T) {
+	for _, name := range []string{"rootfs/", "./"} {
+		dst, _ := outside(t)
+		entries := []entry{{name: name, mode: 0o755}, {name: name + "etc/"}, {name: name + "etc/f", body: "x"}, {name: name + "h", typ: tar.TypeLink, link: name + "etc/f"}}
+		if _, err := Tree(t.Context(), stream(t, entries...), dst, UnpackOptions{KeepTop: true}); err != nil {
+			t.Errorf("top %q: %v", name, err)
+		}
+		if data, err := os.ReadFile(filepath.Join(dst, "h")); err != nil || string(data) != "x" {
+			t.Errorf("top %q: %q, %v", name, data, err)
+		}
+	}
+	dst, _ := outside(t)
+	if _, err := Tree(t.Context(), stream(t, entry{name: "rootfs/"}, entry{name: "other", body: "x"}), dst, UnpackOptions{}); !errors.Is(err, ErrEscape) {
+		t.Errorf("got error %v, want %v", err, ErrEscape)
+	}
+}
+
 func TestTreeKeepsWhatIsThere(t *testing.T) {
 	dst, _ := outside(t)
 	mkdir(t, dst, 0o700)
