@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -53,12 +55,11 @@ func (s *Store) PlanGC(ctx context.Context, o GCOptions) (*GCPlan, error) {
 	}
 	defer end()
 	p := &GCPlan{s: s, opts: o, gen: s.rootGen.Load()}
-	v := s.index.view()
-	defer v.discard()
-	roots, err := s.roots(v, o)
+	v, roots, err := s.roots(o)
 	if err != nil {
 		return nil, fmt.Errorf("plan gc: %w", err)
 	}
+	defer v.discard()
 	p.ReflogEntries = int64(len(roots.expired))
 	if p.live, err = mark(ctx, v, roots); err != nil {
 		return nil, fmt.Errorf("plan gc: %w", err)
@@ -137,19 +138,34 @@ type gcRoots struct {
 	expired [][]byte     // keys of reflog entries that count no more
 }
 
-// roots collects them from one picture of the index, and from the leases.
-func (s *Store) roots(v *view, o GCOptions) (gcRoots, error) {
-	r := gcRoots{commits: append([]Hash(nil), o.ExtraRoots...), maps: map[Hash]int{}}
+// roots collects them, from the leases and from a picture of the index that it
+// returns as well, for the walk from them. The leases come first: what they
+// name must be in the picture. The other way round, what a picture is too old
+// to have has raised the store's rootGen.
+func (s *Store) roots(o GCOptions) (_ *view, r gcRoots, err error) {
+	r = gcRoots{commits: append([]Hash(nil), o.ExtraRoots...), maps: map[Hash]int{}}
+	for _, l := range s.leases.all() {
+		l.mu.Lock()
+		maps.Copy(r.maps, l.roots)
+		r.commits = slices.AppendSeq(r.commits, maps.Keys(l.commits))
+		l.mu.Unlock()
+	}
+	v := s.index.view()
+	defer func() {
+		if err != nil {
+			v.discard()
+		}
+	}()
 	refs, err := v.refs("")
 	if err != nil {
-		return r, err
+		return nil, r, err
 	}
 	for _, ref := range refs {
 		r.commits = append(r.commits, ref.Commit)
 	}
 	heads, err := v.heads()
 	if err != nil {
-		return r, err
+		return nil, r, err
 	}
 	for _, h := range heads {
 		for _, c := range []Hash{h.Commit, h.Head.Commit} {
@@ -159,36 +175,29 @@ func (s *Store) roots(v *view, o GCOptions) (gcRoots, error) {
 		}
 	}
 	if err := s.reflogRoots(v, heads, o.ReflogExpire, &r); err != nil {
-		return r, err
+		return nil, r, err
 	}
 	if o.Grace > 0 {
-		since := s.now().Add(-o.Grace)
-		err := v.scanKeys([]byte{tableCommit}, func(key []byte) error {
-			h, err := keyHash(key)
-			if err != nil {
-				return &CorruptError{Kind: "commit", Object: fmt.Sprintf("%x", key), Reason: err.Error()}
-			}
-			c, _, err := v.commit(h)
-			if err == nil && c.Created.After(since) {
-				r.commits = append(r.commits, h)
-			}
-			return err
-		})
-		if err != nil {
-			return r, err
+		if err := s.youngRoots(v, s.now().Add(-o.Grace), &r); err != nil {
+			return nil, r, err
 		}
 	}
-	for _, l := range s.leases.all() {
-		l.mu.Lock()
-		for h, level := range l.roots {
-			r.maps[h] = level
+	return v, r, nil
+}
+
+// youngRoots adds commits created after since.
+func (s *Store) youngRoots(v *view, since time.Time, r *gcRoots) error {
+	return v.scanKeys([]byte{tableCommit}, func(key []byte) error {
+		h, err := keyHash(key)
+		if err != nil {
+			return &CorruptError{Kind: "commit", Object: fmt.Sprintf("%x", key), Reason: err.Error()}
 		}
-		for h := range l.commits {
+		c, _, err := v.commit(h)
+		if err == nil && c.Created.After(since) {
 			r.commits = append(r.commits, h)
 		}
-		l.mu.Unlock()
-	}
-	return r, nil
+		return err
+	})
 }
 
 // reflogRoots sorts reflog entries into roots and expired ones. Entries of a

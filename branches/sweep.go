@@ -102,12 +102,11 @@ func (r *gcRun) decide(ctx context.Context, p *GCPlan) error {
 // mark makes a live set of now. A commit the plan did not name stays, even if
 // nothing reaches it any more.
 func (r *gcRun) mark(ctx context.Context, o GCOptions, planned map[Hash]bool) (*liveSet, error) {
-	v := r.s.index.view()
-	defer v.discard()
-	roots, err := r.s.roots(v, o)
+	v, roots, err := r.s.roots(o)
 	if err != nil {
 		return nil, err
 	}
+	defer v.discard()
 	err = v.scanKeys([]byte{tableCommit}, func(key []byte) error {
 		h, err := keyHash(key)
 		if err == nil && !planned[h] {
@@ -124,12 +123,11 @@ func (r *gcRun) mark(ctx context.Context, o GCOptions, planned map[Hash]bool) (*
 // removeCommits removes dead commits and expired reflog entries. The caller
 // holds the leases whole.
 func (r *gcRun) removeCommits(p *GCPlan, live *liveSet) error {
-	v := r.s.index.view()
-	defer v.discard()
-	roots, err := r.s.roots(v, p.opts)
+	v, roots, err := r.s.roots(p.opts)
 	if err != nil {
 		return err
 	}
+	v.discard()
 	b := r.s.index.batch("gc commits")
 	defer b.cancel()
 	for _, key := range roots.expired {
