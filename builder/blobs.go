@@ -73,10 +73,8 @@ func (w *blobWriter) commit() (digest string, err error) {
 		return "", err
 	}
 	digest = "sha256:" + hex.EncodeToString(w.h.Sum(nil))
-	if err := os.Rename(w.f.Name(), w.s.blobPath(digest)); err != nil {
-		return "", err
-	}
-	return digest, syncDir(w.s.blobsDir())
+	// The name is made durable by recordManifest, which refers to it.
+	return digest, os.Rename(w.f.Name(), w.s.blobPath(digest))
 }
 
 // abort drops the blob.
@@ -265,6 +263,9 @@ func (s *store) recordedManifest(id string) (string, error) {
 
 // recordManifest ties blobs to an image, which keeps them.
 func (s *store) recordManifest(id, digest string) error {
+	if err := syncDir(s.blobsDir()); err != nil {
+		return fmt.Errorf("record manifest of image %s: %w", id, err)
+	}
 	if err := renameio.WriteFile(filepath.Join(s.imageDir(id), manifestFile), []byte(digest+"\n"), 0o600); err != nil {
 		return fmt.Errorf("record manifest of image %s: %w", id, err)
 	}

@@ -12,11 +12,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/docker/cli/cli/config"
 	"github.com/moby/buildkit/client"
 	"github.com/moby/buildkit/client/llb"
 	"github.com/moby/buildkit/session"
-	"github.com/moby/buildkit/session/auth/authprovider"
 	"github.com/moby/buildkit/session/secrets/secretsprovider"
 	"github.com/moby/buildkit/session/upload/uploadprovider"
 	"github.com/moby/buildkit/util/entitlements"
@@ -273,15 +271,6 @@ func (r BuildRequest) secrets() ([]session.Attachable, error) {
 		return nil, err
 	}
 	return []session.Attachable{secretsprovider.NewSecretProvider(store)}, nil
-}
-
-// credentials answers registries with what the user's docker configuration has.
-func credentials() session.Attachable {
-	// Broken configuration is reported by docker itself as a warning only.
-	cfg := config.LoadDefaultConfigFile(io.Discard)
-	return authprovider.NewDockerAuthProvider(authprovider.DockerAuthProviderConfig{
-		AuthConfigProvider: authprovider.LoadAuthConfig(cfg),
-	})
 }
 
 // solve runs one build in the engine and adds its result to the store. config,

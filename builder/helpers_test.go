@@ -8,6 +8,11 @@ import (
 	"path/filepath"
 	"sort"
 	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/moby/buildkit/client"
+	digest "github.com/opencontainers/go-digest"
 )
 
 func sorted(list []string) []string {
@@ -73,6 +78,9 @@ func tarOfEntries(t *testing.T, entries []tar.Header, contents map[string]string
 		if err := w.WriteHeader(&h); err != nil {
 			t.Fatal(err)
 		}
+		if h.Typeflag != tar.TypeReg {
+			continue
+		}
 		if _, err := w.Write([]byte(text)); err != nil {
 			t.Fatal(err)
 		}
@@ -81,4 +89,28 @@ func tarOfEntries(t *testing.T, entries []tar.Header, contents map[string]string
 		t.Fatal(err)
 	}
 	return &out
+}
+
+// transferring is the report of an upload.
+func transferring(vertex string, completed bool) *client.SolveStatus {
+	s := &client.VertexStatus{ID: "transferring context:", Vertex: digest.FromString(vertex)}
+	if completed {
+		now := time.Now()
+		s.Completed = &now
+	}
+	return &client.SolveStatus{Statuses: []*client.VertexStatus{s}}
+}
+
+func mustTag(t *testing.T, s string) name.Tag {
+	t.Helper()
+	tag, err := name.NewTag(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tag
+}
+
+func tarOfFile(t *testing.T, name, text string) []byte {
+	t.Helper()
+	return tarOfEntries(t, []tar.Header{{Name: name}}, map[string]string{name: text}).Bytes()
 }

@@ -9,7 +9,6 @@ import (
 	goruntime "runtime"
 
 	"github.com/distribution/reference"
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
@@ -50,7 +49,7 @@ func (b *Builder) Pull(ctx context.Context, ref string, progress io.Writer) (Ima
 	fmt.Fprintf(progress, "pulling %s\n", reference.FamiliarString(named))
 	img, err := remote.Image(r,
 		remote.WithContext(ctx),
-		remote.WithAuthFromKeychain(authn.DefaultKeychain),
+		remote.WithAuthFromKeychain(keychain{dockerConfig()}),
 		remote.WithPlatform(v1.Platform{OS: "linux", Architecture: goruntime.GOARCH}),
 		remote.WithUserAgent("sietch"),
 	)
