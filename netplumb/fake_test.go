@@ -43,7 +43,7 @@ func (f *fake) shared(context.Context) (world, error) {
 	}
 	if !f.forwards {
 		for u, on := range f.uplinks {
-			if !on || slices.Contains(f.w.uplinks, u) {
+			if !on || slices.Contains(union(f.w.uplinks, f.w.recorded), u) {
 				w.needed = append(w.needed, u)
 			}
 		}
@@ -152,9 +152,11 @@ func (f *fake) apply(_ context.Context, s step) error {
 			return err
 		}
 		f.w.uplinks = append(f.w.uplinks, s.iface)
+		f.w.recorded = union(f.w.recorded, []string{s.iface})
 		f.uplinks[s.iface] = true
 	case dropForwarding:
 		f.w.uplinks = missing(f.w.uplinks, []string{s.iface})
+		f.w.recorded = missing(f.w.recorded, []string{s.iface})
 		f.uplinks[s.iface] = f.forwards
 	case changeElements:
 		if err := need(f.w.tables != "", "tables"); err != nil {

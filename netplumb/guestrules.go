@@ -46,10 +46,8 @@ func (p *Plumber) guestRules(n Network) ruleset {
 			when("", from(uplinkName), saddrIn(tapNet), drop()),
 			when("", from(uplinkName), daddrIn(tapNet), drop()),
 		)
-		forward = append(forward[:len(forward):len(forward)],
-			when("", from(tap), to(uplinkName), accept()),
-			when("", from(uplinkName), to(tap), forwarded(), accept()),
-		)
+		forward = append(forward[:len(forward):len(forward)], p.egress(n)...)
+		forward = append(forward, when("", from(uplinkName), to(tap), forwarded(), accept()))
 		dnat := []rule{when("", from(uplinkName), daddr(n.Addr), dnatTo(p.opts.GuestAddr))}
 		for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 			for i, u := range n.Upstream {
@@ -73,4 +71,24 @@ func (p *Plumber) guestRules(n Network) ruleset {
 		in, fwd,
 	}, nat...)
 	return ruleset{tables: []table{t}}
+}
+
+// egress says again what the host's guard chain says, as far as it is known in
+// here. Whoever flushes the host's rules, and reloading a firewall does, does
+// not open the way to other guests and to cloud metadata.
+func (p *Plumber) egress(n Network) []rule {
+	out := join(from(p.opts.TapName), to(uplinkName))
+	var rules []rule
+	closed := []netip.Prefix{p.pool, linkLocal}
+	for _, c := range closed {
+		for _, u := range n.Upstream {
+			if c.Contains(u) {
+				for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+					rules = append(rules, when("", out, daddr(u), layer4(proto), dport(53), accept()))
+				}
+			}
+		}
+		rules = append(rules, when("", out, daddrIn(c), jump("refuse")))
+	}
+	return append(rules, when("", out, accept()))
 }

@@ -1,7 +1,6 @@
 package netplumb
 
 import (
-	"fmt"
 	"net/netip"
 
 	"github.com/google/nftables"
@@ -193,9 +192,10 @@ func (n names) entries(id string, e element) []entry {
 	return nil
 }
 
-// parsePort reads an element of one of the port maps back.
-func parsePort(set string, se nftables.SetElement) (element, error) {
-	e := element{kind: port}
+// parsePort reads an element of one of the port maps back. It is not ok if
+// another version wrote it in another form.
+func parsePort(set string, se nftables.SetElement) (e element, ok bool) {
+	e.kind = port
 	e.port.HostIP = netip.IPv4Unspecified()
 	key := se.Key
 	if set == mapPortsAt && len(key) == 12 {
@@ -203,7 +203,7 @@ func parsePort(set string, se nftables.SetElement) (element, error) {
 		key = key[4:]
 	}
 	if len(key) != 8 || len(se.Val) != 8 {
-		return element{}, fmt.Errorf("map %s: element of %d and %d bytes", set, len(se.Key), len(se.Val))
+		return element{}, false
 	}
 	e.port.Protocol = TCP
 	if key[0] == unix.IPPROTO_UDP {
@@ -212,7 +212,7 @@ func parsePort(set string, se nftables.SetElement) (element, error) {
 	e.port.Host = uint16(key[4])<<8 | uint16(key[5])
 	e.addr = netip.AddrFrom4([4]byte(se.Val[:4]))
 	e.port.Guest = uint16(se.Val[4])<<8 | uint16(se.Val[5])
-	return e, nil
+	return e, true
 }
 
 func protoNumber(p string) byte {

@@ -11,6 +11,7 @@ import (
 	goruntime "runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -437,5 +438,50 @@ func TestRulesCanBeSaved(t *testing.T) {
 	}
 	if err := p.Enter(n.ID, check); err != nil {
 		t.Errorf("inside: %v", err)
+	}
+}
+
+// The tap's owner may attach to it without any privilege, and nobody else.
+func TestTapOwner(t *testing.T) {
+	p := newReal(t, "b00001")
+	n := Network{ID: "aaaaaaaaaa", Mode: None, TapOwner: 12345}
+	try := func(uid uint32) string {
+		t.Helper()
+		var out []byte
+		if err := p.Enter(n.ID, func() (err error) {
+			dev, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0) // may be root's alone
+			if err != nil {
+				return err
+			}
+			defer dev.Close()
+			cmd := exec.Command("/proc/self/exe")
+			cmd.Env = []string{tapEnv + "=" + p.opts.TapName}
+			cmd.ExtraFiles = []*os.File{dev}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+			out, err = cmd.CombinedOutput()
+			return err
+		}); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	if err := p.Up(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	if got := try(12345); got != "attached" {
+		t.Errorf("owner: %s", got)
+	}
+	if got := try(12346); got != unix.EPERM.Error() {
+		t.Errorf("somebody else: %s", got)
+	}
+	n.TapOwner = 12346
+	if err := p.Up(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	if got := try(12346); got != "attached" {
+		t.Errorf("new owner: %s", got)
+	}
+	if got := try(12345); got != unix.EPERM.Error() {
+		t.Errorf("old owner: %s", got)
 	}
 }

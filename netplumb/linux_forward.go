@@ -3,6 +3,7 @@ package netplumb
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -13,10 +14,14 @@ import (
 // A packet is forwarded when the interface it came in on says so. The bridge is
 // ours and says so always; replies from the outside come in on interfaces that
 // are not. Where the host does not forward at all, those are turned on one by
-// one instead of net.ipv4.ip_forward, and each is written down in the set of
-// uplinks first, which is also what makes the forward chain drop traffic that
-// is not for us. The set outlives the process, so whoever removes the last
-// network knows what to turn off.
+// one instead of net.ipv4.ip_forward, and each is written down first: in the set
+// of uplinks, which is what makes the forward chain drop traffic that is not for
+// us, and as a file, which outlives a reload of the host's firewall. Whoever
+// removes the last network finds there what to turn off.
+
+// forwardingDir holds an empty file INSTANCE-INTERFACE for each interface that
+// an instance turned on. It is gone after a boot, as the setting is.
+var forwardingDir = filepath.Join(filepath.Dir(lockPath), "forwarding")
 
 const (
 	ipForward  = "/proc/sys/net/ipv4/ip_forward"
@@ -72,6 +77,12 @@ func (k *linux) observeForwarding(h *netlink.Handle, held []string) ([]string, e
 }
 
 func (k *linux) holdForwarding(iface string) error {
+	if err := os.MkdirAll(forwardingDir, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(k.forwardingFile(iface), nil, 0o600); err != nil {
+		return err
+	}
 	if err := k.changeUplink(iface, true); err != nil {
 		return err
 	}
@@ -80,7 +91,7 @@ func (k *linux) holdForwarding(iface string) error {
 
 // dropForwarding puts an interface back, unless another instance needs it or
 // the host has begun to forward by itself. With last, the tables go next and
-// take the record along.
+// take their record along.
 func (k *linux) dropForwarding(iface string, last bool) error {
 	others, err := k.heldByOthers()
 	if err != nil {
@@ -96,8 +107,46 @@ func (k *linux) dropForwarding(iface string, last bool) error {
 			return err
 		}
 	}
-	if last {
-		return nil
+	if !last {
+		if err := k.changeUplink(iface, false); err != nil {
+			return err
+		}
 	}
-	return k.changeUplink(iface, false)
+	if err := os.Remove(k.forwardingFile(iface)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (k *linux) forwardingFile(iface string) string {
+	return filepath.Join(forwardingDir, k.names.instance+"-"+iface)
+}
+
+// forwardingFiles lists the interfaces on record for this instance and for
+// those others that still have a bridge.
+func (k *linux) forwardingFiles() (own, others []string, err error) {
+	files, err := os.ReadDir(forwardingDir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil, nil
+	} else if err != nil {
+		return nil, nil, err
+	}
+	for _, f := range files {
+		instance, iface, ok := strings.Cut(f.Name(), "-")
+		if !ok {
+			continue
+		}
+		if instance == k.names.instance {
+			own = append(own, iface)
+			continue
+		}
+		alive, err := linkExists(bridgePrefix + instance)
+		if err != nil {
+			return nil, nil, err
+		}
+		if alive {
+			others = append(others, iface)
+		}
+	}
+	return own, others, nil
 }

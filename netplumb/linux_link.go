@@ -79,7 +79,9 @@ func (k *linux) observeBridge(h *netlink.Handle) (bridge, error) {
 	// Whoever turns ip_forward off turns it off on every interface. The other
 	// settings are nobody's business.
 	v, err := readSysctl(ifaceSysctl(forwarding, k.names.bridge()))
-	if err != nil {
+	if errors.Is(err, os.ErrNotExist) {
+		return bridge{}, nil // just gone
+	} else if err != nil {
 		return bridge{}, err
 	}
 	b.ready = b.prefix.IsValid() && l.Attrs().Flags&net.FlagUp != 0 && v == "1"

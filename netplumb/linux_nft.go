@@ -136,11 +136,23 @@ func (k *linux) observeTables(w *world) (held []string, err error) {
 	if held, err = k.uplinksOfOthers(c); err != nil {
 		return nil, err
 	}
+	if w.recorded, _, err = k.forwardingFiles(); err != nil {
+		return nil, err
+	}
 	if w.tables, err = k.ownTables(c); err != nil || w.tables == "" {
 		return held, err
 	}
 	t := k.names.table()
-	members, err := elementsIn(c, br, t, setMembers)
+	// Another version may have kept its sets differently. What cannot be read
+	// of them is as good as lost; the next Up of each sandbox puts it back.
+	list := func(f nftables.TableFamily, set string) ([]nftables.SetElement, error) {
+		es, err := elementsIn(c, f, t, set)
+		if w.tables == otherVersion {
+			return es, nil
+		}
+		return es, err
+	}
+	members, err := list(br, setMembers)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +175,7 @@ func (k *linux) observeTables(w *world) (held []string, err error) {
 			w.cells[id] = cell{elements: append(w.cells[id].elements, e)}
 		}
 	}
-	resolvers, err := elementsIn(c, ip, t, setResolvers)
+	resolvers, err := list(ip, setResolvers)
 	if err != nil {
 		return nil, err
 	}
@@ -173,51 +185,51 @@ func (k *linux) observeTables(w *world) (held []string, err error) {
 		}
 	}
 	for _, m := range []string{mapPorts, mapPortsAt} {
-		ports, err := elementsIn(c, ip, t, m)
+		ports, err := list(ip, m)
 		if err != nil {
 			return nil, err
 		}
 		for _, se := range ports {
-			e, err := parsePort(m, se)
-			if err != nil {
-				return nil, err
+			if e, ok := parsePort(m, se); ok {
+				add(e)
 			}
-			add(e)
 		}
 	}
 	for id, c := range w.cells {
 		slices.SortFunc(c.elements, compareElements)
 		w.cells[id] = cell{elements: slices.Compact(c.elements)}
 	}
-	w.uplinks, err = uplinksIn(c, t)
+	uplinks, err := list(ip, setUplinks)
+	w.uplinks = ifnames(uplinks)
 	return held, err
 }
 
-func uplinksIn(c *nftables.Conn, table string) ([]string, error) {
-	es, err := elementsIn(c, nftables.TableFamilyIPv4, table, setUplinks)
-	if err != nil {
-		return nil, err
-	}
+func ifnames(es []nftables.SetElement) []string {
 	var names []string
 	for _, e := range es {
 		names = append(names, unix.ByteSliceToString(e.Key))
 	}
 	slices.Sort(names)
-	return names, nil
+	return names
 }
 
+// uplinksOfOthers lists what other instances hold by their tables and by their
+// files.
 func (k *linux) uplinksOfOthers(c *nftables.Conn) ([]string, error) {
+	_, held, err := k.forwardingFiles()
+	if err != nil {
+		return nil, err
+	}
 	tables, err := k.otherTables(c)
 	if err != nil {
 		return nil, err
 	}
-	var held []string
 	for _, t := range tables {
-		names, err := uplinksIn(c, t)
+		es, err := elementsIn(c, nftables.TableFamilyIPv4, t, setUplinks)
 		if err != nil {
 			return nil, err
 		}
-		held = append(held, names...)
+		held = append(held, ifnames(es)...)
 	}
 	return held, nil
 }

@@ -30,11 +30,7 @@ func (k *linux) taken(_ context.Context, p Port) (string, error) {
 				return "", err
 			}
 			for _, se := range es {
-				e, err := parsePort(set, se)
-				if err != nil {
-					continue // of a version with other maps
-				}
-				if e.port.overlaps(p) {
+				if e, ok := parsePort(set, se); ok && e.port.overlaps(p) {
 					return fmt.Sprintf("a sandbox of another data directory has it (instance %s)", strings.TrimPrefix(t, bridgePrefix)), nil
 				}
 			}

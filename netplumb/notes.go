@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -32,6 +34,20 @@ func (p *Plumber) Notes(ctx context.Context) ([]Note, error) {
 			Text: fmt.Sprintf("no file on this host names a resolver that guests can reach (loopback addresses are the host's own); they ask %v", addrs),
 			Fix:  "put a reachable IPv4 name server into " + resolvFiles[0],
 		})
+	}
+	w, err := p.look(ctx)
+	if errors.Is(err, fs.ErrPermission) {
+		return notes, nil // which the kernel's own notes say
+	} else if err != nil {
+		return nil, fmt.Errorf("look at networks: %w", err)
+	}
+	for _, id := range slices.Sorted(maps.Keys(w.cells)) {
+		if c := w.cells[id]; c.veth && (!c.natted() || !c.link.IsValid()) {
+			notes = append(notes, Note{
+				Text: fmt.Sprintf("the host's rules for sandbox %s are gone (reloading a firewall flushes the rules of everybody): it reaches nothing outside and may reach services of the host", id),
+				Fix:  "stop and start the sandbox",
+			})
+		}
 	}
 	occupied, err := p.kernel.occupied(ctx)
 	if err != nil {

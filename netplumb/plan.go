@@ -53,7 +53,7 @@ func hostSteps(have, want world) []step {
 		for _, u := range missing(want.uplinks, have.uplinks) {
 			steps = append(steps, step{verb: holdForwarding, iface: u})
 		}
-		for _, u := range missing(have.uplinks, want.uplinks) {
+		for _, u := range missing(union(have.uplinks, have.recorded), want.uplinks) {
 			steps = append(steps, step{verb: dropForwarding, iface: u})
 		}
 	}
@@ -80,7 +80,7 @@ func hostSteps(have, want world) []step {
 	}
 
 	if want.tables == "" {
-		for _, u := range have.uplinks {
+		for _, u := range union(have.uplinks, have.recorded) {
 			steps = append(steps, step{verb: dropForwarding, iface: u, last: true})
 		}
 		if have.bridge.exists {
@@ -105,6 +105,9 @@ func (p *Plumber) withNetwork(have world, n Network, occupied func() ([]netip.Pr
 	if err != nil {
 		return world{}, err
 	}
+	// Where the other sandboxes are. A bridge that somebody removed from under
+	// them has to be made again in the same place.
+	home := have.bridge.prefix
 	others := 0
 	for id, c := range have.cells {
 		if id == n.ID || !c.natted() {
@@ -112,6 +115,9 @@ func (p *Plumber) withNetwork(have world, n Network, occupied func() ([]netip.Pr
 		}
 		others++
 		for _, e := range c.elements {
+			if b, err := p.blockOf(e.addr); err == nil && !home.IsValid() {
+				home = b
+			}
 			if e.addr == n.Addr {
 				return world{}, fmt.Errorf("address %s is used by sandbox %s: %w", n.Addr, id, ErrAddr)
 			}
@@ -120,10 +126,10 @@ func (p *Plumber) withNetwork(have world, n Network, occupied func() ([]netip.Pr
 			}
 		}
 	}
+	if others > 0 && home != block {
+		return world{}, fmt.Errorf("address %s is outside %s, where the other sandboxes are: %w", n.Addr, home.Masked(), ErrAddr)
+	}
 	if have.bridge.prefix != block {
-		if others > 0 {
-			return world{}, fmt.Errorf("address %s is outside %s, where the other sandboxes are: %w", n.Addr, have.bridge.prefix.Masked(), ErrAddr)
-		}
 		used, err := occupied()
 		if err != nil {
 			return world{}, err
@@ -152,7 +158,7 @@ func (w world) idle() bool {
 // withoutIdle takes the shared part out of a world that is idle.
 func withoutIdle(w world) world {
 	if w.idle() {
-		w.tables, w.bridge, w.uplinks = "", bridge{}, nil
+		w.tables, w.bridge, w.uplinks, w.recorded = "", bridge{}, nil, nil
 	}
 	return w
 }
@@ -166,4 +172,11 @@ func missing[T comparable](all, known []T) []T {
 		}
 	}
 	return out
+}
+
+// union returns what is in either, sorted.
+func union(a, b []string) []string {
+	u := slices.Concat(a, b)
+	slices.Sort(u)
+	return slices.Compact(u)
 }

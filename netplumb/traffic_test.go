@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -594,6 +595,70 @@ func TestForwardingHost(t *testing.T) {
 	}
 	if got := g.tcp(addrPort(webAddr, 80)); got != hostAddr.String() {
 		t.Errorf("after the host stopped forwarding: %s", got)
+	}
+}
+
+// Reloading a firewall flushes everybody's rules. Guests stay apart, an operator
+// is told, and the next Up repairs it.
+func TestFlushedHost(t *testing.T) {
+	p := newReal(t, "a00001")
+	port := Port{Host: 8080, Guest: 7, Protocol: TCP}
+	a, b := up(t, p, "aaaaaaaaaa", port), up(t, p, "bbbbbbbbbb")
+	ga, gb := attach(t, p, a.ID), attach(t, p, b.ID)
+	ga.listen(t, "0.0.0.0:7")
+	gb.listen(t, "0.0.0.0:7")
+	remarks := func() int {
+		notes, err := p.Notes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, note := range notes {
+			if strings.Contains(note.Text, a.ID) || strings.Contains(note.Text, b.ID) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := remarks(); n != 0 {
+		t.Errorf("%d remarks on a sound network", n)
+	}
+	for _, damage := range []struct {
+		name string
+		do   func() error
+	}{
+		{"rules flushed", p.kernel.(*linux).dropTables},
+		{"bridge removed", func() error { return p.kernel.(*linux).dropLink(p.names.bridge()) }},
+	} {
+		if err := damage.do(); err != nil {
+			t.Fatal(err)
+		}
+		for _, address := range []string{addrPort(b.Addr, 7), addrPort(metadataAddr, 80)} {
+			if got := ga.tcp(address); got != refused {
+				t.Errorf("%s: tcp to %s: got %s, want %s", damage.name, address, got, refused)
+			}
+		}
+		if n := remarks(); n != 2 {
+			t.Errorf("%s: %d remarks, want one for each sandbox", damage.name, n)
+		}
+		for _, n := range []Network{a, b} {
+			if err := p.Up(t.Context(), n); err != nil {
+				t.Fatalf("%s: %v", damage.name, err)
+			}
+		}
+		if n := remarks(); n != 0 {
+			t.Errorf("%s: %d remarks after the repair", damage.name, n)
+		}
+		bridge, _ := p.blockOf(a.Addr)
+		for got, want := range map[string]string{
+			ga.tcp(addrPort(webAddr, 80)):  hostAddr.String(),
+			gb.tcp(addrPort(hostAddr, 22)): refused,
+			tcpHere("127.0.0.1:8080"):      bridge.Addr().String(),
+		} {
+			if got != want {
+				t.Errorf("%s: after the repair got %s, want %s", damage.name, got, want)
+			}
+		}
 	}
 }
 

@@ -14,8 +14,9 @@ import (
 type world struct {
 	bridge bridge
 	tables string // fingerprint of the host's rules; empty: no tables
-	// uplinks are the interfaces whose forwarding this instance turned on.
-	uplinks []string
+	// uplinks are the interfaces whose forwarding this instance turned on;
+	// recorded are the same by another record, which outlives the tables.
+	uplinks, recorded []string
 	// needed are the interfaces that would have to forward and do so only for
 	// us, if at all. Observed, never wanted.
 	needed []string
