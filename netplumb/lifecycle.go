@@ -115,16 +115,12 @@ func (p *Plumber) Down(ctx context.Context, id string) error {
 		return err
 	}
 	defer release()
+	// Both parts are tried, whatever becomes of the other.
 	err = p.remove(ctx, func(w world) world {
 		delete(w.cells, id)
 		return w
 	})
-	if err == nil {
-		err = p.removeInside(ctx, id)
-	}
-	if err == nil {
-		err = p.kernel.tidy(ctx)
-	}
+	err = errors.Join(err, p.removeInside(ctx, id), p.kernel.tidy(ctx))
 	if err != nil {
 		return fmt.Errorf("take down network of %s: %w", id, err)
 	}

@@ -333,6 +333,20 @@ func TestBridgeIsFull(t *testing.T) {
 	if err := p.Up(t.Context(), m); !errors.Is(err, ErrExhausted) {
 		t.Errorf("got %v, want %v", err, ErrExhausted)
 	}
+	// Nor does a namespace that was there before keep half a veth.
+	none := Network{ID: m.ID, Mode: None}
+	if err := p.Up(t.Context(), none); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Up(t.Context(), m); !errors.Is(err, ErrExhausted) {
+		t.Errorf("from none: got %v, want %v", err, ErrExhausted)
+	}
+	if there, err := linkExists(p.names.veth(m.ID)); there || err != nil {
+		t.Errorf("half a veth: %t, %v", there, err)
+	}
+	if err := p.Down(t.Context(), m.ID); err != nil {
+		t.Fatal(err)
+	}
 	if got := worldText(t, p); got != before {
 		t.Errorf("left over:\n%s", got)
 	}

@@ -66,7 +66,7 @@ func (k *linux) shared(ctx context.Context) (world, error) {
 	if err != nil {
 		return world{}, fmt.Errorf("look at host rules: %w", err)
 	}
-	if w.needed, err = k.observeForwarding(h, slices.Concat(held, w.uplinks, w.recorded)); err != nil {
+	if err := k.observeForwarding(h, held, &w); err != nil {
 		return world{}, fmt.Errorf("look at forwarding: %w", err)
 	}
 	return w, nil

@@ -28,18 +28,22 @@ const (
 	forwarding = "ipv4/forwarding"
 )
 
-// observeForwarding lists the interfaces that have to forward and do so, if at
-// all, only because an instance turned them on; held are those that one did.
-func (k *linux) observeForwarding(h *netlink.Handle, held []string) ([]string, error) {
+// observeForwarding fills in needed: the interfaces that have to forward and do
+// so, if at all, only because an instance turned them on. held are those that
+// one did. An uplink that does not forward after all, because a process died
+// half-way or somebody turned it off, is no uplink but remains recorded.
+func (k *linux) observeForwarding(h *netlink.Handle, held []string, w *world) error {
+	w.recorded = union(w.recorded, w.uplinks)
+	held = union(held, w.recorded)
 	all, err := readSysctl(ipForward)
 	if err != nil || all != "0" {
-		return nil, err // the host forwards for reasons of its own
+		return err // the host forwards for reasons of its own
 	}
 	routes, err := retryDump(func() ([]netlink.Route, error) {
 		return h.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var indexes []int
 	for _, r := range routes {
@@ -52,7 +56,6 @@ func (k *linux) observeForwarding(h *netlink.Handle, held []string) ([]string, e
 		}
 	}
 	slices.Sort(indexes)
-	var needed []string
 	for _, i := range slices.Compact(indexes) {
 		l, err := h.LinkByIndex(i)
 		if err != nil {
@@ -66,20 +69,28 @@ func (k *linux) observeForwarding(h *netlink.Handle, held []string) ([]string, e
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		} else if err != nil {
-			return nil, err
+			return err
+		}
+		if v == "0" {
+			w.uplinks = missing(w.uplinks, []string{name})
 		}
 		if v == "0" || slices.Contains(held, name) {
-			needed = append(needed, name)
+			w.needed = append(w.needed, name)
 		}
 	}
-	slices.Sort(needed)
-	return needed, nil
+	slices.Sort(w.needed)
+	return nil
 }
 
-func (k *linux) holdForwarding(iface string) error {
+func (k *linux) holdForwarding(iface string) (err error) {
 	if err := os.MkdirAll(forwardingDir, 0o755); err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, k.changeUplink(iface, false), k.forgetForwarding(iface))
+		}
+	}()
 	if err := os.WriteFile(k.forwardingFile(iface), nil, 0o600); err != nil {
 		return err
 	}
@@ -112,14 +123,19 @@ func (k *linux) dropForwarding(iface string, last bool) error {
 			return err
 		}
 	}
-	if err := os.Remove(k.forwardingFile(iface)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
+	return k.forgetForwarding(iface)
 }
 
 func (k *linux) forwardingFile(iface string) string {
 	return filepath.Join(forwardingDir, k.names.instance+"-"+iface)
+}
+
+func (k *linux) forgetForwarding(iface string) error {
+	err := os.Remove(k.forwardingFile(iface))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // forwardingFiles lists the interfaces on record for this instance and for

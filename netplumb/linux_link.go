@@ -102,7 +102,7 @@ var bridgeSysctls = []struct {
 	{"ipv4/route_localnet", "1", false},
 }
 
-func (k *linux) makeBridge(prefix netip.Prefix) error {
+func (k *linux) makeBridge(prefix netip.Prefix) (err error) {
 	h, err := k.route()
 	if err != nil {
 		return err
@@ -114,7 +114,14 @@ func (k *linux) makeBridge(prefix netip.Prefix) error {
 	// it as ports come and go.
 	attrs.HardwareAddr = k.names.bridgeMAC()
 	br := &netlink.Bridge{LinkAttrs: attrs}
-	if err := h.LinkAdd(br); err != nil && !errors.Is(err, unix.EEXIST) {
+	err = h.LinkAdd(br)
+	if err == nil {
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, k.dropLink(attrs.Name))
+			}
+		}()
+	} else if !errors.Is(err, unix.EEXIST) {
 		return err
 	}
 	for _, s := range bridgeSysctls {
@@ -129,9 +136,9 @@ func (k *linux) makeBridge(prefix netip.Prefix) error {
 	return h.LinkSetUp(br)
 }
 
-// makeVeth joins a namespace to the bridge. The end inside is finished last:
-// its address tells that everything before was done.
-func (k *linux) makeVeth(id string, addr netip.Addr, bridge netip.Prefix) error {
+// makeVeth joins a namespace to the bridge. The end inside is finished last: its
+// default route tells that everything before was done.
+func (k *linux) makeVeth(id string, addr netip.Addr, bridge netip.Prefix) (err error) {
 	ns, err := k.open(id)
 	if err != nil {
 		return err
@@ -157,6 +164,11 @@ func (k *linux) makeVeth(id string, addr netip.Addr, bridge netip.Prefix) error 
 	if err := h.LinkAdd(veth); err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, k.dropLink(attrs.Name))
+		}
+	}()
 	err = writeSysctl(ifaceSysctl("ipv6/disable_ipv6", attrs.Name), "1")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -49,10 +49,14 @@ func (k *linux) shareNetnsDir(ctx context.Context) error {
 // tidy removes the mount if it is ours and nobody has a namespace there. Whoever
 // makes one creates the file first and looks for the mount second.
 func (k *linux) tidy(ctx context.Context) error {
-	if _, err := os.Stat(netnsMark); errors.Is(err, fs.ErrNotExist) {
-		return nil
+	idle := func() (bool, error) {
+		if _, err := os.Stat(netnsMark); errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		}
+		files, err := os.ReadDir(netnsDir)
+		return len(files) == 0, err
 	}
-	if files, err := os.ReadDir(netnsDir); err != nil || len(files) > 0 {
+	if ok, err := idle(); !ok || err != nil {
 		return err
 	}
 	release, err := k.lock.acquire(ctx)
@@ -60,7 +64,7 @@ func (k *linux) tidy(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	if files, err := os.ReadDir(netnsDir); err != nil || len(files) > 0 {
+	if ok, err := idle(); !ok || err != nil {
 		return err
 	}
 	err = unix.Unmount(netnsDir, unix.UMOUNT_NOFOLLOW)

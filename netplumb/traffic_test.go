@@ -527,6 +527,17 @@ func TestHostIsNoRouter(t *testing.T) {
 	if got := g.tcp(addrPort(lanAddr, 7)); got != "203.0.113.1" {
 		t.Errorf("guest to the other network: got %s", got)
 	}
+	// Something else turns it off; the next Up makes good for it.
+	if err := writeSysctl(ifaceSysctl(forwarding, "eth0"), "0"); err != nil {
+		t.Fatal(err)
+	}
+	up(t, other, "cccccccccc")
+	if got := g.tcp(addrPort(webAddr, 80)); got != hostAddr.String() {
+		t.Errorf("after forwarding was turned off: got %s", got)
+	}
+	if err := other.Down(t.Context(), "cccccccccc"); err != nil {
+		t.Fatal(err)
+	}
 	// One instance goes, the other one's guests go on.
 	if err := p.Down(t.Context(), "aaaaaaaaaa"); err != nil {
 		t.Fatal(err)
