@@ -26,6 +26,12 @@ func openLocal(ctx context.Context, o runtime.Options) (runtime.Engine, error) {
 
 // run is one command line from beginning to exit code.
 func run(e *env, args []string) int {
+	// A variable that is there and empty is, to people, one that is not set.
+	for _, name := range []string{"SIETCH_DATA_DIR", "SIETCH_VMM", "SIETCH_BOOT_TIMEOUT"} {
+		if os.Getenv(name) == "" {
+			os.Unsetenv(name)
+		}
+	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	e.signals = watchSignals(

@@ -10,7 +10,8 @@ import (
 )
 
 // Rename copies a stream whose top entry is base so that it is name in the
-// copy; an empty base is the root directory, as in [UnpackOptions]. With name "." what is in it comes to the top, without the entry itself.
+// copy; an empty base is the root directory, as in [UnpackOptions]. With name
+// "." what is in it comes to the top, without the entry itself.
 func Rename(ctx context.Context, w io.Writer, r io.Reader, base, name string) (Stats, error) {
 	var stats Stats
 	from := top{base: base}
