@@ -20,8 +20,11 @@ const (
 	// indexSlackBytes is what the index may need beside what it is told to
 	// store: the log of a memtable, and the table it becomes at close.
 	indexSlackBytes = 2*memtableBytes + 8<<20
-	reserveName     = "reserve"
-	reserveBytes    = indexSlackBytes
+	// leastBytes is what a memtable that is written out takes, with room to
+	// spare.
+	leastBytes   = 2 * memtableBytes
+	reserveName  = "reserve"
+	reserveBytes = indexSlackBytes
 )
 
 // freeBytes is how much an ordinary write may still take.
@@ -57,38 +60,38 @@ func (s *Store) needSpace(n int64) error {
 	return nil
 }
 
-// roomToCollect asks for less than a writer needs, because collecting is how
-// space is made.
-func (s *Store) roomToCollect() error {
-	free, err := s.free(s.dir)
-	if err == nil && free < indexSlackBytes/2 {
-		err = noSpace("write store", free, indexSlackBytes/2)
-	}
-	return err
-}
-
 func noSpace(what string, free, need int64) error {
 	return fmt.Errorf("%s: %w: %.1f MiB are free, %.1f MiB are needed: %w",
 		what, ErrNoSpace, float64(free)/(1<<20), float64(need)/(1<<20), unix.ENOSPC)
 }
 
-// useReserve frees the reserve when the store could not be opened otherwise.
-// roomy tells whether there is room for more than the least.
-func useReserve(dir string) (roomy bool, err error) {
+// useReserve makes sure of the least the index needs to be opened, collected
+// or closed, giving back as much of the reserve as it takes.
+func useReserve(dir string) error {
+	free, err := freeBytes(dir)
+	if err != nil || free >= leastBytes {
+		return err
+	}
+	name := filepath.Join(dir, reserveName)
+	if info, err := os.Stat(name); err == nil {
+		if err := os.Truncate(name, max(0, info.Size()-(leastBytes-free))); err != nil {
+			return fmt.Errorf("free reserve: %w", err)
+		}
+		if free, err = freeBytes(dir); err != nil {
+			return err
+		}
+	}
+	if free < leastBytes/2 {
+		return noSpace("use store", free, leastBytes)
+	}
+	return nil
+}
+
+// roomToMerge reports whether there is room to write all tables anew.
+func roomToMerge(dir string) (bool, error) {
 	free, err := freeBytes(dir)
 	if err != nil {
 		return false, err
-	}
-	if free < indexSlackBytes {
-		if err := os.Remove(filepath.Join(dir, reserveName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return false, fmt.Errorf("free reserve: %w", err)
-		}
-		if free, err = freeBytes(dir); err != nil {
-			return false, err
-		}
-		if free < indexSlackBytes/2 {
-			return false, noSpace("open store", free, indexSlackBytes)
-		}
 	}
 	tables, err := filepath.Glob(filepath.Join(dir, "index", "*.sst"))
 	if err != nil {
@@ -103,22 +106,33 @@ func useReserve(dir string) (roomy bool, err error) {
 	return free >= need, nil
 }
 
-// keepReserve sets blocks aside for a full disk, unless the disk is that full
-// already.
+// keepReserve sets blocks aside for a full disk. On one that is full already a
+// reserve that was used gets back what is left of it.
 func keepReserve(dir string) error {
 	name := filepath.Join(dir, reserveName)
-	if info, err := os.Stat(name); err == nil && info.Size() == reserveBytes {
+	have := int64(0)
+	if info, err := os.Stat(name); err == nil {
+		have = info.Size()
+	}
+	if have >= reserveBytes {
 		return nil
 	}
 	free, err := freeBytes(dir)
-	if err != nil || free < 2*reserveBytes {
+	if err != nil {
 		return err
+	}
+	size := int64(reserveBytes)
+	if free < 2*reserveBytes {
+		size = min(size, have+free-1<<20)
+	}
+	if size <= have {
+		return nil
 	}
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("make reserve: %w", err)
 	}
-	if err := unix.Fallocate(int(f.Fd()), 0, 0, reserveBytes); err != nil {
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, size); err != nil {
 		// A file system that cannot do it goes without.
 		return errors.Join(f.Close(), os.Remove(name))
 	}

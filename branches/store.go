@@ -95,7 +95,10 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
-	roomy, err := useReserve(o.Dir)
+	if err := useReserve(o.Dir); err != nil {
+		return nil, err
+	}
+	roomy, err := roomToMerge(o.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +118,7 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 			return nil, err
 		}
 	}
+	s.reserve()
 	return s, nil
 }
 
@@ -199,13 +203,32 @@ func (s *Store) release() error {
 		errs = append(errs, s.packs.close())
 	}
 	if s.index != nil {
-		errs = append(errs, s.index.close())
-		if err := keepReserve(s.dir); err != nil {
-			s.log.Warn("cannot keep a reserve for a full disk", "store", s.dir, "error", err)
-		}
+		errs = append(errs, s.closeIndex())
 	}
 	if s.lock != nil {
 		errs = append(errs, s.lock.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// closeIndex closes the index, which writes its memtable out. Should there be
+// no room for that even with the reserve given back, the index stays as it is
+// in this process, which is about to end or to close a store for good: all of
+// it is in its log already, from which the next Open takes it.
+func (s *Store) closeIndex() error {
+	if err := useReserve(s.dir); err != nil {
+		s.log.Warn("index is left to its log", "store", s.dir, "error", err)
+		return nil
+	}
+	err := s.index.close()
+	s.reserve()
+	return err
+}
+
+// reserve sets blocks aside; a store without is one that is worse off on a full
+// disk, no more.
+func (s *Store) reserve() {
+	if err := keepReserve(s.dir); err != nil {
+		s.log.Warn("cannot keep a reserve for a full disk", "store", s.dir, "error", err)
+	}
 }
