@@ -87,7 +87,8 @@ func (b *Builder) Bootstrap(ctx context.Context, name string, progress io.Writer
 	if err != nil {
 		return Image{}, fmt.Errorf("bootstrap %s: %w", base.name, err)
 	}
-	sources := sourcesFor(base, host)
+	id, code := osRelease()
+	sources := sourcesFor(base, host, id, code)
 	if len(sources) == 0 {
 		return Image{}, withHint(fmt.Errorf("bootstrap %s: %w: apt of this host knows no mirror for %s", base.name, ErrInvalidRequest, base.distro),
 			"sietch image pull "+base.name+" takes it from a registry, sietch image import FILE "+base.name+" from an archive")
@@ -101,10 +102,9 @@ func (b *Builder) Bootstrap(ctx context.Context, name string, progress io.Writer
 
 // sourcesFor takes the host's repositories over to another release of the same
 // distribution: the release itself, its updates and its security updates.
-func sourcesFor(b baseImage, host []aptSource) []aptSource {
-	_, hostCode := osRelease()
+func sourcesFor(b baseImage, host []aptSource, hostID, hostCode string) []aptSource {
 	aliases := []string{b.suite}
-	if id, _ := osRelease(); id == b.distro {
+	if hostID == b.distro {
 		aliases = append(aliases, hostCode, "stable", "oldstable", "testing", "unstable", "sid")
 	}
 	rolling := b.suite == "sid" || b.suite == "unstable"

@@ -72,6 +72,9 @@ func Open(o Options) (*Builder, error) {
 	return &Builder{opts: o, log: o.Logger, store: s}, nil
 }
 
+// Dir is the data directory, as an absolute path.
+func (b *Builder) Dir() string { return b.opts.Dir }
+
 // Close releases what the Builder holds. Idempotent. An engine process started
 // by it ends by itself when idle.
 func (b *Builder) Close() error { return nil }
