@@ -23,11 +23,12 @@ import (
 var arrows = map[string][]string{
 	"cmd/sietch": {"runtime", "runtime/api"},
 
-	"runtime":          {"builder", "builder/guestboot", "branches", "netplumb", "guestinit/proto", "guestinit/embedded"},
-	"runtime/vmm":      nil,
-	"runtime/agent":    {"guestinit/proto", "guestinit/proto/tartree"},
-	"runtime/api":      {"runtime"},
-	"runtime/testlane": nil,
+	"runtime":             {"builder", "builder/guestboot", "branches", "netplumb", "guestinit/proto", "guestinit/embedded"},
+	"runtime/vmm":         nil,
+	"runtime/vmm/vmmtest": {"runtime/guestmem", "runtime/vmm", "runtime/vmm/process"},
+	"runtime/agent":       {"guestinit/proto", "guestinit/proto/tartree"},
+	"runtime/api":         {"runtime"},
+	"runtime/testlane":    nil,
 
 	"builder":   nil,
 	"branches":  nil,

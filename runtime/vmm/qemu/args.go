@@ -116,7 +116,10 @@ func arguments(s vmm.Spec, h host, fd descriptors) []string {
 			arg("-runas", user)
 			arg("-chroot", root)
 		}
-		elevate = "children" // lets QEMU itself change its user, once
+		// QEMU itself has to change its user, after the filter is in place. From
+		// then on it has nothing to elevate: no capability, and no new privileges
+		// by a program it would run (a seccomp filter brings that along).
+		elevate = "allow"
 	}
 	arg("-sandbox", "on", "obsolete=deny", "elevateprivileges="+elevate, "spawn=deny", "resourcecontrol=deny")
 	return args

@@ -23,6 +23,9 @@ const (
 	logName     = "vmm.log" // QEMU's own output
 )
 
+// endingTime is what a process that fails to start is given to be gone.
+const endingTime = time.Second
+
 // Launch starts a machine.
 func (d *Driver) Launch(ctx context.Context, s vmm.Spec) (_ vmm.Machine, err error) {
 	defer func() {
@@ -61,17 +64,16 @@ func (d *Driver) Launch(ctx context.Context, s vmm.Spec) (_ vmm.Machine, err err
 	if err == nil {
 		return m, nil
 	}
-	if p.Ending() {
-		// What it said itself is better than how its end was noticed.
+	if ctx.Err() == nil {
+		// A connection breaks a moment before the process can be waited for, and
+		// what QEMU said itself is better than how its end was noticed.
 		select {
 		case <-p.Done():
 			if p.Err() != nil {
 				return nil, p.Err()
 			}
-		case <-time.After(time.Second):
+		case <-time.After(endingTime):
 		}
-	}
-	if ctx.Err() == nil {
 		err = process.WithLastWords(err, m.logPath())
 	}
 	return nil, errors.Join(err, p.Kill())

@@ -20,10 +20,10 @@ func TestContract(t *testing.T) {
 	vmmtest.Run(t, vmmtest.Suite{
 		New:          func(testing.TB) vmm.Driver { return qemu.New(qemu.Options{TrialCache: cache}) },
 		Boot:         func(testing.TB) vmmtest.Boot { return boot },
-		MemoryBytes:  160 << 20,
-		CounterBytes: 8 << 20,
+		MemoryBytes:  128 << 20,
+		CounterBytes: 2 << 20,
 		Dump: func(t testing.TB, m vmm.Machine, file string) {
-			if err := qemu.DumpMemory(context.Background(), m, file, 160<<20); err != nil {
+			if err := qemu.DumpMemory(context.Background(), m, file, 128<<20); err != nil {
 				t.Fatal(err)
 			}
 		},

@@ -330,6 +330,7 @@ func testManyClones(t *testing.T, b *bench) {
 	}
 	for _, m := range clones {
 		s.continues(m)
+		m.must("kill", m.Kill()) // the others have the processor
 	}
 	source.advance(1)
 }

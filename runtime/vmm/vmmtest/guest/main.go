@@ -107,14 +107,14 @@ func count(console *os.File) error {
 	if err != nil {
 		return err
 	}
-	size := number("memory", 8<<20)
+	size := number("memory", 2<<20)
 	last := number("ticks", 0)
 	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return err
 	}
 	block := aligned(512)
-	for c := counter.Memory(mem); ; time.Sleep(10 * time.Millisecond) {
+	for c := counter.Memory(mem); ; time.Sleep(30 * time.Millisecond) {
 		c.Step()
 		// The disk first: a tick on the console is on the disk.
 		binary.LittleEndian.PutUint64(block, c.Tick())

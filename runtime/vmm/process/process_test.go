@@ -1,0 +1,139 @@
+package process
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sietch-dev/sietch/runtime/vmm"
+)
+
+func adopt(t *testing.T, script string) (*Process, string) {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "log")
+	out, err := os.Create(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	cmd := exec.Command("/bin/sh", "-c", script)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Adopt(cmd, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Kill() })
+	return p, log
+}
+
+func wait(t *testing.T, p *Process) {
+	t.Helper()
+	select {
+	case <-p.Done():
+	case <-time.After(20 * time.Second):
+		t.Fatal("end was not noticed")
+	}
+}
+
+func TestEnds(t *testing.T) {
+	for _, c := range []struct{ what, script, says string }{
+		{"clean", "exec sleep 0.1", ""},
+		{"status", "sleep 0.1; echo the disk is missing; exit 3", "exit status 3: the disk is missing"},
+		{"signal", "sleep 0.1; kill -SEGV $$", "segmentation fault"},
+	} {
+		p, _ := adopt(t, c.script)
+		wait(t, p)
+		switch err := p.Err(); {
+		case c.says == "" && err != nil:
+			t.Errorf("%s: got %v", c.what, err)
+		case c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)):
+			t.Errorf("%s: got %v, want %q", c.what, err, c.says)
+		}
+		if !p.Ending() {
+			t.Errorf("%s: not ending after its end", c.what)
+		}
+		if err := errors.Join(p.Kill(), p.Kill(), p.Release(), p.Release()); err != nil {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+}
+
+// TestFindForeign looks at a grandchild: a process that another one waits for.
+func TestFindForeign(t *testing.T) {
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	parent, log := adopt(t, "sh -c 'exec sleep 60' & echo $! > "+pidFile+"; wait $!; sleep 60")
+	var pid int
+	for deadline := time.Now().Add(10 * time.Second); pid == 0; time.Sleep(time.Millisecond) {
+		data, _ := os.ReadFile(pidFile)
+		if strings.HasSuffix(string(data), "\n") {
+			pid = number(t, strings.TrimSpace(string(data)))
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no grandchild")
+		}
+	}
+	start, err := StartTime(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	boot, err := BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := vmm.Handle{PID: pid, StartTime: start, BootID: boot}
+	a, err := Find(h, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Find(h, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(a.Release(), a.Release()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-a.Done():
+		t.Error("a released process is done")
+	case <-b.Done():
+		t.Error("ended by a release")
+	case <-time.After(20 * time.Millisecond):
+	}
+	if err := b.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if b.Err() == nil {
+		t.Error("a killed process ended cleanly")
+	}
+	if _, err := Find(h, log); !errors.Is(err, vmm.ErrGone) {
+		t.Errorf("find again: got %v, want ErrGone", err)
+	}
+	if parent.Ending() {
+		t.Error("the parent was ended too")
+	}
+	// One's own children are one process however often they are found.
+	ph, err := parent.Handle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := Find(ph, log); err != nil || again != parent {
+		t.Errorf("find a child: got %v, %v", again, err)
+	}
+}
+
+func number(t *testing.T, s string) int {
+	t.Helper()
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
