@@ -46,6 +46,8 @@ var blockMagic = [4]byte{'S', 'B', 'L', 'K'}
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+func checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+
 // blockHeader describes the payload behind it.
 type blockHeader struct {
 	kind    blockKind
@@ -67,7 +69,7 @@ func (h blockHeader) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(h.unit))
 	b = binary.LittleEndian.AppendUint32(b, uint32(h.payload))
 	b = binary.LittleEndian.AppendUint32(b, h.sum)
-	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
+	return binary.LittleEndian.AppendUint32(b, checksum(b[start:]))
 }
 
 func decodeBlockHeader(b []byte) (blockHeader, error) {
@@ -79,7 +81,7 @@ func decodeBlockHeader(b []byte) (blockHeader, error) {
 	if !bytes.Equal(b[:4], blockMagic[:]) {
 		return blockHeader{}, errors.New("decode block header: no magic number")
 	}
-	if le.Uint32(b[24:]) != crc32.Checksum(b[:24], castagnoli) {
+	if le.Uint32(b[24:]) != checksum(b[:24]) {
 		return blockHeader{}, errors.New("decode block header: checksum mismatch")
 	}
 	if b[4] != blockVersion {
@@ -130,7 +132,7 @@ func encodeBlock(dst []byte, kind blockKind, unit int, raw []byte, enc *zstd.Enc
 	}
 	payload := dst[start+blockHeaderBytes:]
 	h.payload = len(payload)
-	h.sum = crc32.Checksum(payload, castagnoli)
+	h.sum = checksum(payload)
 	h.append(dst[start:start])
 	return dst
 }
@@ -147,7 +149,7 @@ func decodeBlock(dst, block []byte, dec *zstd.Decoder) (blockHeader, []byte, err
 		return h, nil, fmt.Errorf("decode block: %d bytes, header says %d", len(block), h.length())
 	}
 	payload := block[blockHeaderBytes:]
-	if crc32.Checksum(payload, castagnoli) != h.sum {
+	if checksum(payload) != h.sum {
 		return h, nil, errors.New("decode block: checksum mismatch")
 	}
 	if h.codec == codecStored {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
@@ -43,7 +42,7 @@ func encodePackHeader(id uint64) []byte {
 	b := append([]byte(nil), packMagic[:]...)
 	b = binary.LittleEndian.AppendUint32(b, packVersion)
 	b = binary.LittleEndian.AppendUint64(b, id)
-	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	return binary.LittleEndian.AppendUint32(b, checksum(b))
 }
 
 func checkPackHeader(b []byte, id uint64) error {
@@ -53,7 +52,7 @@ func checkPackHeader(b []byte, id uint64) error {
 		return errTruncated
 	case [8]byte(b[:8]) != packMagic:
 		return errors.New("no magic number")
-	case binary.LittleEndian.Uint32(b[20:]) != crc32.Checksum(b[:20], castagnoli):
+	case binary.LittleEndian.Uint32(b[20:]) != checksum(b[:20]):
 		return errors.New("header checksum mismatch")
 	case binary.LittleEndian.Uint32(b[8:]) != packVersion:
 		return fmt.Errorf("%w: pack version %d, want %d", ErrFormat, binary.LittleEndian.Uint32(b[8:]), packVersion)
