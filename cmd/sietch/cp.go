@@ -67,6 +67,7 @@ func runCp(ctx context.Context, e *env, o cpOptions) error {
 		return k.fromStream(ctx, dst)
 	default:
 		stats, err = k.copy(ctx, src, dst)
+		k.sayRest()
 	}
 	if err != nil {
 		return err
@@ -99,8 +100,9 @@ func (o cpOptions) endpoints(e *env) (src, dst endpoint, err error) {
 // copier moves tar streams between an engine and this host.
 type copier struct {
 	*env
-	engine runtime.Engine
-	follow bool
+	engine  runtime.Engine
+	follow  bool
+	remarks int
 }
 
 func (k *copier) toStream(ctx context.Context, src endpoint) error {
@@ -165,7 +167,20 @@ func (k *copier) unpack(ctx context.Context, r io.Reader, from source, dir, name
 	return hosttar.File(ctx, r, dir, name, o)
 }
 
-func (k *copier) say(text string) { k.remark("%s", text) }
+// mostRemarks are told of one copy; a guest can cause any number of them.
+const mostRemarks = 3
+
+func (k *copier) say(text string) {
+	if k.remarks++; k.remarks <= mostRemarks {
+		k.remark("%s", text)
+	}
+}
+
+func (k *copier) sayRest() {
+	if more := k.remarks - mostRemarks; more > 0 {
+		k.remark("and %d more like that", more)
+	}
+}
 
 // through connects one that writes with one that reads, and returns the error
 // of the one that failed first: the other's is only its echo.
