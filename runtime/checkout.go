@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/sietch-dev/sietch/branches"
+	"github.com/sietch-dev/sietch/netplumb"
 )
 
 // Checkout puts a sandbox back to a commit, in place: same name, address and
@@ -146,15 +147,25 @@ func (e *Local) chooseBranch(ctx context.Context, s *branches.Store, r *record, 
 // old state is put back.
 func (e *Local) swap(ctx context.Context, r *record, t *target, saved *branches.Commit) error {
 	old := *r
+	p, err := e.plumber()
+	if err != nil {
+		return err
+	}
 	if err := e.endMachine(ctx, r); err != nil {
 		return err
+	}
+	// The network stays and forgets its connections: what the restored guest
+	// believes open breaks at once instead of hanging.
+	if old.Handle != nil {
+		if err := p.Cut(ctx, r.ID); err != nil && !errors.Is(err, netplumb.ErrNotFound) {
+			return fmt.Errorf("cut connections of %s: %w", r.Name, err)
+		}
 	}
 	previous := t.tmp.path("previous.ext4")
 	if err := os.Rename(e.layer(r.ID), previous); err != nil {
 		return err
 	}
-	err := os.Rename(t.layer, e.layer(r.ID))
-	if err == nil {
+	if err = os.Rename(t.layer, e.layer(r.ID)); err == nil {
 		r.Machine = t.mach
 		r.Machine.NetworkMode = r.Network.Mode
 		if err = e.start(ctx, r, t.from); err == nil {

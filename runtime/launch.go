@@ -163,9 +163,9 @@ func newIdentity(name string) proto.Identity {
 	return proto.Identity{Hostname: name, MachineID: newMachineID(), BootID: newUUID(), Time: time.Now(), Entropy: seed}
 }
 
-// parts finds image and kernel of a sandbox: those it was made with, also when
+// findParts finds image and kernel of a sandbox: those it was made with, also when
 // newer ones are there by now.
-func (e *Local) parts(ctx context.Context, r *record) (builder.Image, guestboot.Guest, error) {
+func (e *Local) findParts(ctx context.Context, r *record) (builder.Image, guestboot.Guest, error) {
 	b, err := e.imageStore()
 	if err != nil {
 		return builder.Image{}, guestboot.Guest{}, err

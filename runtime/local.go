@@ -64,6 +64,7 @@ type Local struct {
 	builder *builder.Builder
 	net     networks
 	driver  vmm.Driver
+	parts   func(ctx context.Context, r *record) (builder.Image, guestboot.Guest, error)
 	remarks map[string]bool
 }
 
@@ -74,6 +75,7 @@ type networks interface {
 	FreeAddr(taken []netip.Addr) (netip.Addr, error)
 	Up(ctx context.Context, n netplumb.Network) error
 	Down(ctx context.Context, id string) error
+	Cut(ctx context.Context, id string) error
 	Sweep(ctx context.Context, keep []netplumb.Network) (removed []string, err error)
 	NamespacePath(id string) string
 	Dial(ctx context.Context, id, network, address string) (net.Conn, error)
@@ -110,7 +112,9 @@ func Open(ctx context.Context, o Options) (*Local, error) {
 	if o.BootTimeout == 0 {
 		o.BootTimeout = 2 * time.Minute
 	}
-	return &Local{layout: layout{data: dir}, opts: o, log: o.Logger, remarks: map[string]bool{}}, nil
+	e := &Local{layout: layout{data: dir}, opts: o, log: o.Logger, remarks: map[string]bool{}}
+	e.parts = e.findParts
+	return e, nil
 }
 
 // Close releases what this process holds; sandboxes go on running.

@@ -112,7 +112,7 @@ func (e *Local) validateRun(r *RunRequest) error {
 	return nil
 }
 
-func (e *Local) runImage(ctx context.Context, q RunRequest, image builder.Image, began time.Time) (_ Sandbox, err error) {
+func (e *Local) runImage(ctx context.Context, q RunRequest, image builder.Image, began time.Time) (Sandbox, error) {
 	guest, err := e.ensureGuest(ctx)
 	if err != nil {
 		return Sandbox{}, err
@@ -134,28 +134,33 @@ func (e *Local) runImage(ctx context.Context, q RunRequest, image builder.Image,
 	r.Network = network{Mode: orDefault(q.Network, NetworkNAT), Ports: q.Ports}
 	r.Machine.NetworkMode = r.Network.Mode
 
+	if err := e.bootNew(ctx, r); err != nil {
+		return Sandbox{}, err
+	}
+	return e.afterRun(ctx, q, r, began)
+}
+
+// bootNew makes a sandbox of a record and an empty layer.
+func (e *Local) bootNew(ctx context.Context, r *record) (err error) {
 	claims, err := e.claim(ctx, draft{rec: r})
 	if err != nil {
-		return Sandbox{}, err
+		return err
 	}
 	back := claims[0].back
 	defer back.OnError(ctx, &err)
 	if err := builder.MakeLayer(ctx, e.layer(r.ID), r.Machine.DiskBytes); err != nil {
-		return Sandbox{}, hostError(err)
+		return hostError(err)
 	}
 	if err := e.start(ctx, r, source{}); err != nil {
-		return Sandbox{}, err
+		return err
 	}
 	back.Add("end sandbox "+r.Name, func(ctx context.Context) error { return e.tearDown(ctx, r) })
 	if err := e.withStore(ctx, func(s *branches.Store) error {
 		return e.giveHeads(ctx, s, []*record{r}, newHead{unborn: true})
 	}); err != nil {
-		return Sandbox{}, err
+		return err
 	}
-	if err := e.settle(claims[0]); err != nil {
-		return Sandbox{}, err
-	}
-	return e.afterRun(ctx, q, r, began)
+	return e.settle(claims[0])
 }
 
 // afterRun makes the first commit where one was asked for, and answers.

@@ -1,0 +1,376 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sietch-dev/sietch/branches"
+	"github.com/sietch-dev/sietch/runtime/guestmem"
+	"github.com/sietch-dev/sietch/runtime/vmm"
+)
+
+func TestForkThatFailsLeavesTheOthers(t *testing.T) {
+	h := newHost(t)
+	h.boot(t, "src")
+	c := h.mustCommit(t, "src", "one")
+	n := 0
+	h.vmms.LaunchError = func(vmm.Spec) error {
+		if n++; n == 2 {
+			return errors.New("no such luck")
+		}
+		return nil
+	}
+	forks, err := h.Fork(t.Context(), ForkRequest{From: c.ID, N: 3, Prefix: "f", Branch: true}, nil)
+	if err == nil || !strings.Contains(err.Error(), "no such luck") {
+		t.Fatalf("got error %v", err)
+	}
+	if len(forks) != 2 {
+		t.Fatalf("got %d forks, want the 2 that came up", len(forks))
+	}
+	names := []string{"src", forks[0].Name, forks[1].Name}
+	if left := h.leftovers(t, names...); len(left) > 0 {
+		t.Errorf("the failed fork left %v", left)
+	}
+	refs, err := h.ListRefs(t.Context(), BranchRef)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(refs) != 3 {
+		t.Errorf("branches %v: want the source's and those of two forks", refs)
+	}
+}
+
+func TestCheckoutThatFailsGoesBack(t *testing.T) {
+	h := newHost(t)
+	h.boot(t, "a")
+	first := h.mustCommit(t, "a", "one")
+	h.mustCommit(t, "a", "two")
+	before, err := h.Inspect(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	h.vmms.LaunchError = func(vmm.Spec) error {
+		if n++; n == 1 {
+			return errors.New("no such luck")
+		}
+		return nil
+	}
+	if _, err := h.Checkout(t.Context(), CheckoutRequest{Name: "a", Ref: first.ID}); err == nil {
+		t.Fatal("no error")
+	}
+	after, err := h.Inspect(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.State != Running || after.Head != before.Head || after.PID == before.PID {
+		t.Errorf("after: %s at %v pid %d; before: %s at %v pid %d", after.State, after.Head, after.PID, before.State, before.Head, before.PID)
+	}
+	if left := h.leftovers(t, "a"); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
+func TestCheckoutSavesFirst(t *testing.T) {
+	h := newHost(t)
+	r := h.boot(t, "a")
+	first := h.mustCommit(t, "a", "one")
+	h.mustCommit(t, "a", "two")
+	s, err := h.Checkout(t.Context(), CheckoutRequest{Name: "a", Ref: "a~1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Head != (Head{Commit: first.ID}) || s.IP != r.Network.Addr.String() {
+		t.Errorf("at %v, address %s", s.Head, s.IP)
+	}
+	saved, err := h.Show(t.Context(), "a@{1}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if saved.Kind != "full" || saved.Parents[0] == first.ID {
+		t.Errorf("saved state: %+v", saved)
+	}
+	if _, err := h.Checkout(t.Context(), CheckoutRequest{Name: "a", Ref: "a@{1}", NoSave: true}); err != nil {
+		t.Fatal(err)
+	}
+	log, err := h.Reflog(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var actions []string
+	for _, it := range log {
+		actions = append(actions, it.Action)
+	}
+	if want := []string{"checkout", "checkout", "save", "commit", "commit"}; !cmp.Equal(actions, want) {
+		t.Errorf("reflog: %s", cmp.Diff(want, actions))
+	}
+}
+
+// The dump of a commit is what the machine's memory was, also after a commit
+// that failed when pages had already been collected.
+func TestMemoryIsWholeAfterAFailedCommit(t *testing.T) {
+	h := newHost(t)
+	h.boot(t, "a")
+	h.mustCommit(t, "a", "one")
+	// A store that another one holds cannot be written.
+	h.opts.LockWait = 1
+	if err := h.withStore(t.Context(), func(*branches.Store) error {
+		_, err := h.Commit(t.Context(), CommitRequest{Name: "a", Message: "cannot be"})
+		if !errors.Is(err, ErrBusy) {
+			t.Errorf("commit beside a held store: %v", err)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := h.Inspect(t.Context(), "a"); err != nil || s.State != Running {
+		t.Fatalf("source after the failed commit: %s, %v", s.State, err)
+	}
+	h.opts.LockWait = 1e9
+	if err := h.Pause(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	r, err := h.find("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ramOf(t, r)
+	c := h.mustCommit(t, "a", "two")
+	id, err := branches.ParseHash(c.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(h.dump(id).memory())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("the dump is not what the machine's memory was")
+	}
+	// And the store has the same.
+	f, err := os.Create(filepath.Join(t.TempDir(), "m"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := h.withStore(t.Context(), func(s *branches.Store) error {
+		bc, err := s.Commit(t.Context(), id)
+		if err != nil {
+			return err
+		}
+		return s.Materialize(t.Context(), *bc.Memory, f, branches.MaterializeOptions{Verify: true})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(f.Name()); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the stored memory is not what the machine's was (%v)", err)
+	}
+}
+
+// ramOf reads all RAM of a paused machine without the help of guestmem's trackers.
+func ramOf(t *testing.T, r *record) []byte {
+	t.Helper()
+	m, err := guestmem.Open(guestmem.Target{PID: r.Handle.PID, MemoryFile: r.Handle.MemoryFile, SizeBytes: r.Machine.MemoryBytes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	all := new(guestmem.PageSet)
+	all.AddRange(0, r.Machine.MemoryBytes/guestmem.PageBytes)
+	f, err := os.Create(filepath.Join(t.TempDir(), "ram"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := m.Copy(t.Context(), all, f); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// What a killed command leaves is put right by the next one.
+func TestCrashLeftovers(t *testing.T) {
+	t.Run("half-made", func(t *testing.T) {
+		h := newHost(t)
+		if err := h.prepare(); err != nil {
+			t.Fatal(err)
+		}
+		claims, err := h.claim(t.Context(), draft{rec: &record{Name: "half", Machine: machine{CPUs: 1, MemoryBytes: 128 << 20, DiskBytes: 32 << 20}, Network: network{Mode: NetworkNAT}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := claims[0].rec
+		if err := os.WriteFile(h.layer(r.ID), make([]byte, 32<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.start(t.Context(), r, source{}); err != nil {
+			t.Fatal(err)
+		}
+		pid := r.Handle.PID
+		// The kill comes here: the lock goes with the process, the record does
+		// not know the VMM yet.
+		claims[0].lock.unlock()
+		h.boot(t, "next")
+		if startTime(pid) != 0 {
+			t.Error("the machine still runs")
+		}
+		if left := h.leftovers(t, "next"); len(left) > 0 {
+			t.Errorf("left %v", left)
+		}
+	})
+	t.Run("paused by a commit", func(t *testing.T) {
+		h := newHost(t)
+		r := h.boot(t, "a")
+		m, err := h.attach(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if err := m.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(h.pauseMark(r.ID), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.Exec(t.Context(), ExecRequest{Name: "a", Args: []string{"true"}}, ExecIO{}); err != nil {
+			t.Fatal(err)
+		}
+		if paused, err := m.Paused(t.Context()); err != nil || paused {
+			t.Errorf("paused %v, %v after the next command", paused, err)
+		}
+	})
+	t.Run("half-removed", func(t *testing.T) {
+		h := newHost(t)
+		r := h.boot(t, "a")
+		r.Phase = removing
+		if err := h.save(r); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.GC(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		if left := h.leftovers(t); len(left) > 0 {
+			t.Errorf("left %v", left)
+		}
+	})
+}
+
+// Identifiers are given back: addresses of many sandboxes made and removed
+// begin at the same one again.
+func TestManyCyclesLeakNothing(t *testing.T) {
+	h := newHost(t)
+	cycles := 40
+	if testing.Short() {
+		cycles = 5
+	}
+	for i := range cycles {
+		r := h.boot(t, "again")
+		if r.Network.Addr.String() != "10.0.0.1" {
+			t.Fatalf("cycle %d got address %s", i, r.Network.Addr)
+		}
+		if err := h.Remove(t.Context(), "again", true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := h.leftovers(t); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
+func TestBranchIsCheckedOutOnce(t *testing.T) {
+	h := newHost(t)
+	h.boot(t, "a")
+	h.mustCommit(t, "a", "one")
+	if _, err := h.Fork(t.Context(), ForkRequest{From: "a", N: 1, Prefix: "b"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err := h.Checkout(t.Context(), CheckoutRequest{Name: "b", Ref: "a"})
+	if !errors.Is(err, ErrBusy) || Hint(err) == "" {
+		t.Errorf("second checkout of branch a: %v (hint %q)", err, Hint(err))
+	}
+	if _, err := h.Checkout(t.Context(), CheckoutRequest{Name: "b", Ref: "a", NewBranch: "mine"}); err != nil {
+		t.Fatal(err)
+	}
+	refs, err := h.ListRefs(t.Context(), BranchRef)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range refs {
+		got = append(got, r.Name+" in "+r.Sandbox)
+	}
+	slices.Sort(got)
+	if want := []string{"a in a", "mine in b"}; !cmp.Equal(got, want) {
+		t.Errorf("branches: %s", cmp.Diff(want, got))
+	}
+	if err := h.DeleteRef(t.Context(), BranchRef, "mine"); !errors.Is(err, ErrBusy) {
+		t.Errorf("delete of a checked-out branch: %v", err)
+	}
+	if err := h.RenameBranch(t.Context(), "mine", "yours"); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := h.Inspect(t.Context(), "b"); err != nil || s.Head.Branch != "yours" {
+		t.Errorf("HEAD of b after the rename: %v, %v", s.Head, err)
+	}
+}
+
+// Every request is refused as a whole before anything is made.
+func TestRunValidatesFirst(t *testing.T) {
+	h := newHost(t)
+	_, err := h.Run(t.Context(), RunRequest{Name: "../x", From: "", CPUs: -1, MemoryBytes: 1, DiskBytes: 1, Network: "wifi",
+		Ports: []Port{{Host: 0, Guest: 80}}, Env: []string{"=x"}})
+	if !errors.Is(err, ErrUsage) {
+		t.Fatalf("got %v", err)
+	}
+	if n := len(strings.Split(err.Error(), "\n")); n != 8 {
+		t.Errorf("%d complaints, want 8:\n%v", n, err)
+	}
+	if exists(h.data) {
+		t.Error("the data directory was made for a refused request")
+	}
+}
+
+// Two commands on one sandbox follow each other; two forks go side by side.
+func TestConcurrentVerbs(t *testing.T) {
+	h := newHost(t)
+	h.boot(t, "a")
+	c := h.mustCommit(t, "a", "one")
+	errs := make(chan error)
+	const n = 4
+	for i := range n {
+		go func() {
+			_, err := h.Commit(context.Background(), CommitRequest{Name: "a", Message: fmt.Sprint(i)})
+			errs <- err
+		}()
+		go func() {
+			_, err := h.Fork(context.Background(), ForkRequest{From: c.ID, N: 2, Prefix: "f"}, nil)
+			errs <- err
+		}()
+	}
+	for range 2 * n {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	list, err := h.List(t.Context(), false)
+	if err != nil || len(list) != 1+2*n {
+		t.Errorf("%d sandboxes run (%v), want %d", len(list), err, 1+2*n)
+	}
+	log, err := h.Log(t.Context(), LogRequest{Ref: "a"})
+	if err != nil || len(log) != 1+n {
+		t.Errorf("history of a has %d commits (%v), want %d", len(log), err, 1+n)
+	}
+}
