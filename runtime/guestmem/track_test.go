@@ -99,7 +99,7 @@ func TestCollectKeepsACopyRight(t *testing.T) {
 		t.Logf("seed %d", seed)
 		r := rand.New(rand.NewPCG(seed, 0))
 		verbs := []string{"write", "write", "write", "read", "discard", "zero"}
-		for round := range 120 {
+		for round := range rounds(120) {
 			for range r.IntN(6) {
 				first := r.Int64N(pages)
 				p.do(verbs[r.IntN(len(verbs))], first, 1+r.Int64N(min(40, pages-first)), int64(round))
@@ -140,7 +140,7 @@ func TestCollectWhileRunning(t *testing.T) {
 		tr := mustTrack(t, m, name)
 		dst := copyOf(t, p)
 		last := int64(0)
-		for round := range 10 {
+		for round := range rounds(10) {
 			p.do("spin", 0, 2048, int64(round))
 			for range 5 {
 				set := collect(t, tr)
@@ -310,6 +310,14 @@ func TestGone(t *testing.T) {
 			t.Errorf("Open: got %v, want ErrGone", err)
 		}
 	})
+}
+
+// rounds is how often to repeat something random.
+func rounds(n int) int {
+	if testing.Short() {
+		return max(3, n/5)
+	}
+	return n
 }
 
 func mustResume(t *testing.T, p *process, s State) Tracker {

@@ -19,7 +19,7 @@ func runTest(program string) error {
 	if err := unix.Mount("tmp", "/tmp", "tmpfs", 0, ""); err != nil {
 		return fmt.Errorf("mount /tmp: %w", err)
 	}
-	cmd := exec.Command(program, "-test.v")
+	cmd := exec.Command(program, "-test.v", "-test.short", "-test.run="+option("tests"))
 	cmd.Env = []string{"PATH=/", "TMPDIR=/tmp", "HOME=/tmp"}
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	err := cmd.Run()
