@@ -2,10 +2,7 @@ package agent
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,7 +32,8 @@ func (c *conn) serveExec(req *request) bool {
 	if err != nil {
 		return c.fail(err)
 	}
-	st := &stream{c: c, fw: proto.NewFrameWriter(c.nc), detach: r.Detach}
+	st := &stream{c: c, out: &outbound{nc: c.nc}, detach: r.Detach}
+	st.fw = proto.NewFrameWriter(st.out)
 	if cannot != nil {
 		return st.endWithout(*cannot)
 	}
@@ -65,17 +63,16 @@ func (c *conn) serveExec(req *request) bool {
 type stream struct {
 	c      *conn
 	p      *process
-	fw     *proto.FrameWriter
+	out    *outbound
+	fw     *proto.FrameWriter // to out
 	detach bool
 
-	gone     atomic.Bool // nobody reads: output is discarded
-	goneOnce sync.Once
-	goneErr  error // the first thing wrong with the connection
+	gone atomic.Bool // nobody reads: output is discarded
 }
 
 // endWithout answers for a process that could not be started.
 func (st *stream) endWithout(x proto.ExitStatus) bool {
-	_, err := st.c.nc.Write(appendUpgrade(nil, proto.UpgradeExec))
+	_, err := st.out.Write(appendUpgrade(nil, proto.UpgradeExec))
 	if err == nil {
 		err = st.fw.Send(proto.FrameExit, appendExit(nil, x))
 	}
@@ -88,8 +85,8 @@ func (st *stream) serve() bool {
 	head := appendUpgrade(nil, proto.UpgradeExec)
 	head = append(head, byte(proto.FrameStarted), 0, 0, 4)
 	head = binary.BigEndian.AppendUint32(head, uint32(st.p.pid))
-	if _, err := st.c.nc.Write(head); err != nil {
-		st.lost(err)
+	if _, err := st.out.Write(head); err != nil {
+		st.lost()
 	}
 	go st.run() // ends with the process, which may outlive the connection
 	err := st.receive()
@@ -97,9 +94,8 @@ func (st *stream) serve() bool {
 		<-st.p.ended
 		return true
 	}
-	st.lost(err)
-	abort(st.c.nc) // output may be blocked on a peer that talks nonsense
-	st.end()
+	st.lost()
+	st.end(isReset(err) || st.out.reset())
 	return false
 }
 
@@ -115,7 +111,7 @@ func (st *stream) run() {
 		st.c.s.log.Error("wait for child", "pid", st.p.pid, "err", st.p.err)
 	}
 	if err := st.fw.Send(proto.FrameExit, appendExit(nil, x)); err != nil {
-		st.lost(err)
+		st.lost()
 	}
 }
 
@@ -124,18 +120,16 @@ func (st *stream) emit(t proto.FrameType, buf []byte) {
 		return
 	}
 	if err := st.fw.SendBuffer(t, buf); err != nil {
-		st.lost(err)
+		st.lost()
 	}
 }
 
-// lost notes that the client cannot be reached and wakes receive, which then
-// decides about the process.
-func (st *stream) lost(err error) {
-	st.goneOnce.Do(func() {
-		st.goneErr = err
-		st.gone.Store(true)
-		st.c.nc.SetReadDeadline(time.Unix(1, 0))
-	})
+// lost notes that the client cannot be reached. What becomes of the process is
+// for serve to decide, whose read is about to end, too.
+func (st *stream) lost() {
+	if !st.gone.Swap(true) {
+		st.c.nc.SetReadDeadline(time.Now().Add(time.Second))
+	}
 }
 
 // receive takes frames from the client until it has seen the end.
@@ -189,10 +183,12 @@ func (st *stream) handle(t proto.FrameType, payload []byte) error {
 	return nil
 }
 
-// end decides what becomes of the process after the client has gone, and does it.
-func (st *stream) end() {
+// end decides what becomes of the process after the client has gone, and does
+// it. wasReset tells a connection that broke from one that the client ended.
+func (st *stream) end(wasReset bool) {
 	p := st.p
-	if st.detach || st.c.isInherited() || p.hasExited() || st.survives() {
+	abort(st.c.nc) // output may be blocked on a peer that talks nonsense
+	if st.detach || st.c.isInherited() || p.hasExited() || wasReset && st.survives() {
 		if p.in != nil && p.in.tty {
 			return // an interactive shell would take the end of its input for "exit"
 		}
@@ -208,9 +204,6 @@ func (st *stream) end() {
 // survives reports whether the connection was reset because the machine was
 // restored where its client does not exist. It waits until that is known.
 func (st *stream) survives() bool {
-	if !vanished(st.goneErr) {
-		return false
-	}
 	grace := time.NewTimer(resetGrace)
 	defer grace.Stop()
 	select {
@@ -223,12 +216,6 @@ func (st *stream) survives() bool {
 	case <-grace.C:
 	}
 	return false
-}
-
-// vanished tells a connection that broke from one that the client has closed
-// and from one that talked nonsense.
-func vanished(err error) bool {
-	return err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, proto.ErrFrame)
 }
 
 func (p *process) hasExited() bool {

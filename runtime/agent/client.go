@@ -61,8 +61,8 @@ func New(o Options) *Client { return &Client{o: o, active: make(map[*conn]struct
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
-	for nc := range c.active {
-		nc.nc.Close()
+	for k := range c.active {
+		k.hangUp()
 	}
 	c.mu.Unlock()
 	c.CloseIdle()

@@ -73,7 +73,7 @@ func (c *Client) use(ctx context.Context, k *conn) error {
 		return ErrClosed
 	}
 	c.active[k] = struct{}{}
-	k.stop = context.AfterFunc(ctx, func() { k.nc.Close() })
+	k.stop = context.AfterFunc(ctx, k.hangUp)
 	return nil
 }
 
@@ -83,6 +83,16 @@ func (c *Client) giveUp(k *conn) {
 	c.mu.Lock()
 	delete(c.active, k)
 	c.mu.Unlock()
+	k.hangUp()
+}
+
+// hangUp closes a connection that something may still be coming on. Closing
+// alone would then reset it, which to the guest looks as if it had been restored
+// somewhere else; after an end in order it knows that the client is gone.
+func (k *conn) hangUp() {
+	if t, ok := k.nc.(interface{ CloseWrite() error }); ok {
+		t.CloseWrite()
+	}
 	k.nc.Close()
 }
 

@@ -52,6 +52,7 @@ func TestForkDetaches(t *testing.T) {
 	}
 	var clients sync.WaitGroup
 	var pids [3]int
+	var learned [3]time.Time
 	for i, o := range streams {
 		client := dialing(addr) // as of another host process
 		defer client.Close()
@@ -59,14 +60,11 @@ func TestForkDetaches(t *testing.T) {
 		pr, pw := io.Pipe()
 		defer pw.Close()
 		clients.Go(func() {
-			begin := time.Now()
 			_, err := client.Exec(testContext(t), o.req, agent.IO{Stdin: pr, Started: func(pid int) { pids[i] = pid; close(started) }})
 			if !errors.Is(err, agent.ErrUnreachable) {
 				t.Errorf("%s: client got %v", o.name, err)
 			}
-			if d := time.Since(begin); d > 2*time.Second {
-				t.Errorf("%s: client learned of it after %v", o.name, d)
-			}
+			learned[i] = time.Now()
 		})
 		<-started
 	}
@@ -78,6 +76,11 @@ func TestForkDetaches(t *testing.T) {
 		t.Fatal(err)
 	}
 	clients.Wait()
+	for i, at := range learned {
+		if d := at.Sub(before); d > 2*time.Second {
+			t.Errorf("%s: client learned of it after %v", streams[i].name, d)
+		}
+	}
 
 	if len(applied) != 1 || applied[0].Hostname != "copy" || !applied[0].Fork || len(applied[0].Entropy) != 64 {
 		t.Errorf("applied %+v", applied)
@@ -244,7 +247,7 @@ func TestWaitReady(t *testing.T) {
 	if a.err != nil || !a.st.Ready || a.st.Version != proto.Version || a.st.Main.PID != 12 || a.st.Main.ExitCode == nil || *a.st.Main.ExitCode != 7 {
 		t.Errorf("got %+v", a)
 	}
-	if d := a.at.Sub(set); d > 50*time.Millisecond {
+	if d := a.at.Sub(set); d > time.Second {
 		t.Errorf("noticed after %v", d)
 	}
 
@@ -294,7 +297,7 @@ func TestSilentPeer(t *testing.T) {
 			}})
 			defer c.Close()
 			must(t, ask(testContext(t), c))
-			if d := time.Since(begin); d > 600*time.Millisecond {
+			if d := time.Since(begin); d > 3*time.Second {
 				t.Errorf("took %v", d)
 			}
 		})
@@ -312,7 +315,7 @@ func TestSilentPeer(t *testing.T) {
 			}})
 			defer c.Close()
 			must(t, ask(testContext(t), c))
-			if d := time.Since(begin); d > 2*time.Second {
+			if d := time.Since(begin); d > 5*time.Second {
 				t.Errorf("took %v", d)
 			}
 		})
@@ -332,16 +335,14 @@ func TestPeersRefused(t *testing.T) {
 	if a := <-asked; a != netip.MustParseAddr("127.0.0.1") {
 		t.Errorf("asked for %v", a)
 	}
-	nc, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
+	if nc, err := net.Dial("tcp", addr); err == nil { // the reset may be quicker
+		nc.SetDeadline(time.Now().Add(5 * time.Second))
+		if b, err := io.ReadAll(nc); len(b) > 0 || err == nil {
+			t.Errorf("a refused peer got %q, %v", b, err)
+		}
+		nc.Close()
 	}
-	defer nc.Close()
 	<-asked
-	nc.SetDeadline(time.Now().Add(5 * time.Second))
-	if b, err := io.ReadAll(nc); len(b) > 0 || err == nil {
-		t.Errorf("a refused peer got %q, %v", b, err)
-	}
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	good := agent.New(agent.Options{Dial: func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) }})
 	defer good.Close()

@@ -168,11 +168,11 @@ func openFiles(t testing.TB, pid int) int {
 	return len(names)
 }
 
-// eventually retries check for a few seconds.
+// eventually retries check for some seconds.
 func eventually(t testing.TB, check func() error) {
 	t.Helper()
 	var err error
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if err = check(); err == nil {
 			return
 		}
