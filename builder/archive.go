@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"strings"
+	"sync"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -338,7 +339,12 @@ func (rawLayer) MediaType() (types.MediaType, error) { return types.OCIUncompres
 
 // reportLayers tells how far an import is.
 func (b *Builder) reportLayers(w io.Writer) func(int, int) {
-	return func(layer, of int) { fmt.Fprintf(w, "layer %d of %d\n", layer, of) }
+	var mu sync.Mutex
+	return func(done, of int) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprintf(w, "layer %d of %d\n", done, of)
+	}
 }
 
 // readRootfs imports the tar of a root file system as an image of one layer.

@@ -3,9 +3,14 @@ package builder
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"sync"
 	"time"
+
+	"github.com/sirupsen/logrus"
 )
 
 // EngineCommand is the first argument of the re-executed binary that hosts the
@@ -14,7 +19,11 @@ const EngineCommand = "buildkit-engine"
 
 // Options configure a [Builder]. Only Dir is needed.
 type Options struct {
-	// Dir is the data directory. Made with mode 0700 when missing.
+	// quietLibraries keeps BuildKit and containerd, which log through one global
+// logger, off the user's standard error. Nothing else uses that logger.
+var quietLibraries = sync.OnceFunc(func() { logrus.SetOutput(io.Discard) })
+
+// Dir is the data directory. Made with mode 0700 when missing.
 	Dir string
 	// Logger receives what is of interest to who debugs; discarded when nil.
 	Logger *slog.Logger
@@ -26,7 +35,7 @@ type Options struct {
 	// By default the running executable with EngineCommand.
 	Engine []string
 	// EngineIdle is how long a new engine process stays without work; 0 is
-	// thirty seconds.
+	// what SIETCH_ENGINE_IDLE says (as "2s"), or thirty seconds.
 	EngineIdle time.Duration
 }
 
@@ -64,13 +73,24 @@ func Open(o Options) (*Builder, error) {
 	}
 	if o.EngineIdle == 0 {
 		o.EngineIdle = defaultEngineIdle
+		if text := os.Getenv("SIETCH_ENGINE_IDLE"); text != "" {
+			if o.EngineIdle, err = time.ParseDuration(text); err != nil || o.EngineIdle <= 0 {
+				return nil, fmt.Errorf("open builder: SIETCH_ENGINE_IDLE is %q, which is no time", text)
+			}
+		}
 	}
 	s, err := openStore(dir, o.Logger, o.Now)
 	if err != nil {
 		return nil, err
 	}
+	// What the engine's libraries have to say in this process is for nobody.
+	quietLibraries()
 	return &Builder{opts: o, log: o.Logger, store: s}, nil
 }
+
+// quietLibraries keeps BuildKit and containerd, which log through one global
+// logger, off the user's standard error. Nothing else uses that logger.
+var quietLibraries = sync.OnceFunc(func() { logrus.SetOutput(io.Discard) })
 
 // Dir is the data directory, as an absolute path.
 func (b *Builder) Dir() string { return b.opts.Dir }

@@ -86,7 +86,7 @@ func runEngine(ctx context.Context, dataDir string, idle time.Duration, cacheLim
 	// Directories of an image get the modes they ask for, whatever the user's
 	// umask is; privacy comes from the mode of the data directory.
 	unix.Umask(0o022)
-	logrus.SetLevel(logrus.WarnLevel)
+	logrus.SetLevel(logrus.ErrorLevel)
 	logrus.SetOutput(os.Stderr)
 
 	dir := engineDir(dataDir)

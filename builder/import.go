@@ -9,6 +9,7 @@ import (
 	"os"
 	goruntime "runtime"
 	"slices"
+	"sync/atomic"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -16,6 +17,7 @@ import (
 	"github.com/moby/buildkit/client/llb"
 	digest "github.com/opencontainers/go-digest"
 	ocispecs "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 )
 
 // Format of an image outside the store.
@@ -130,9 +132,13 @@ func (b *Builder) admit(ctx context.Context, in incoming, names []string, progre
 	return img, b.store.recordManifest(img.ID, in.manifest)
 }
 
+// parallelLayers is how many layers are fetched at a time.
+const parallelLayers = 3
+
 // storeImage puts the blobs of an image from elsewhere into the store. Layers
 // stay as they are when they are compressed, so that the image keeps its digest;
-// others are compressed.
+// others are compressed. report is called with how many are done, from several
+// goroutines.
 func (s *store) storeImage(ctx context.Context, img v1.Image, report func(layer, of int)) (incoming, error) {
 	config, err := img.RawConfigFile()
 	if err != nil {
@@ -150,15 +156,24 @@ func (s *store) storeImage(ctx context.Context, img v1.Image, report func(layer,
 		return incoming{}, fmt.Errorf("%w: the manifest has %d layers, the configuration %d", ErrArchive, len(layers), len(f.RootFS.DiffIDs))
 	}
 	descs := make([]v1.Descriptor, len(layers))
-	kept := true // every layer is stored as it came
+	same := make([]bool, len(layers))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(parallelLayers)
+	var done atomic.Int64
 	for k, l := range layers {
-		report(k+1, len(layers))
-		d, same, err := s.storeLayer(ctx, l, f.RootFS.DiffIDs[k])
-		if err != nil {
-			return incoming{}, fmt.Errorf("layer %d: %w", k+1, err)
-		}
-		descs[k], kept = d, kept && same
+		g.Go(func() error {
+			var err error
+			if descs[k], same[k], err = s.storeLayer(gctx, l, f.RootFS.DiffIDs[k]); err != nil {
+				return fmt.Errorf("layer %d: %w", k+1, err)
+			}
+			report(int(done.Add(1)), len(layers))
+			return nil
+		})
 	}
+	if err := g.Wait(); err != nil {
+		return incoming{}, err
+	}
+	kept := !slices.Contains(same, false) // every layer is stored as it came
 	manifest := ""
 	if kept {
 		if manifest, err = s.keepManifest(img, config); err != nil {

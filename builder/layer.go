@@ -40,7 +40,7 @@ func MakeLayer(ctx context.Context, path string, sizeBytes int64) (err error) {
 		"-O", rootfsFeatures+",has_journal",
 		"-J", "size="+strconv.FormatInt(journalMiB(sizeBytes), 10),
 		"-L", "sietch-layer",
-		"-E", "lazy_itable_init=0,lazy_journal_init=0,assume_storage_prezeroed=1,nodiscard,root_owner=0:0",
+		"-E", "lazy_itable_init=0,lazy_journal_init=0,lazy_journal_init=1,root_owner=0:0",
 		path)
 	if err != nil {
 		return fmt.Errorf("make layer %s: %w", path, noteSpace(filepath.Dir(path), err))

@@ -35,7 +35,7 @@ func mkfs(t testing.TB, dir string, size int64, extra ...string) string {
 	if err := os.Truncate(image, size); err != nil {
 		t.Fatal(err)
 	}
-	args := append([]string{"-q", "-F", "-b", "4096", "-I", "256", "-O", "^has_journal,^resize_inode", "-E", "assume_storage_prezeroed=1"}, extra...)
+	args := append([]string{"-q", "-F", "-b", "4096", "-I", "256", "-O", "^has_journal,^resize_inode", "-E", "lazy_journal_init=1"}, extra...)
 	if dir != "" {
 		args = append(args, "-d", dir)
 	}
