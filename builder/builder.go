@@ -19,11 +19,7 @@ const EngineCommand = "buildkit-engine"
 
 // Options configure a [Builder]. Only Dir is needed.
 type Options struct {
-	// quietLibraries keeps BuildKit and containerd, which log through one global
-// logger, off the user's standard error. Nothing else uses that logger.
-var quietLibraries = sync.OnceFunc(func() { logrus.SetOutput(io.Discard) })
-
-// Dir is the data directory. Made with mode 0700 when missing.
+	// Dir is the data directory. Made with mode 0700 when missing.
 	Dir string
 	// Logger receives what is of interest to who debugs; discarded when nil.
 	Logger *slog.Logger
