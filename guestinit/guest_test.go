@@ -143,8 +143,8 @@ func TestBoot(t *testing.T) {
 
 	g.run(sh, "-c", "echo kept > /home/fremen/file; busybox sleep 1000 &")
 	g.powerOff()
-	if lines := strings.Split(strings.TrimSpace(g.console()), "\n"); !strings.Contains(strings.Join(lines[max(0, len(lines)-2):], "\n"), "sietch: power off") {
-		t.Errorf("the console ends with %q", lines[len(lines)-1])
+	if end := lastLines(g.console(), 2); !strings.Contains(end, "sietch: power off") {
+		t.Errorf("the console ends with %q", end)
 	}
 	checkClean(t, g.layer)
 	out, err := exec.Command("debugfs", "-R", "cat /upper/home/fremen/file", g.layer).Output()
@@ -356,10 +356,25 @@ func TestInitSystem(t *testing.T) {
 	g.want("cat /proc/self/cgroup", "0::/sietch")
 	g.want("systemctl daemon-reload && systemctl daemon-reexec && echo ok", "ok")
 	g.want("readlink /proc/1/exe; hostname", "/usr/lib/systemd/systemd\nbox")
-	g.want("ip -4 -o addr show eth0 2>/dev/null | grep -c 169.254.77.2 || cat /proc/net/fib_trie | grep -c -m1 169.254.77.2", "1")
+	g.want("grep -c -m1 169.254.77.2 /proc/net/fib_trie", "1")
+	// The id is still ours to change.
+	id := c.Identity
+	id.MachineID, id.Fork, id.Time = strings.Repeat("cd", 16), true, time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), bootLimit)
+	defer cancel()
+	if err := g.Identify(ctx, id); err != nil {
+		t.Errorf("identify: %v", err)
+	}
+	g.want("cat /etc/machine-id", id.MachineID)
 	g.powerOff()
 	if !strings.Contains(g.console(), "sietch: power off") {
-		t.Error("systemd did not return to us")
+		t.Error("the machine did not end in our way")
 	}
+	t.Logf("console ends with %q", lastLines(g.console(), 3))
 	checkClean(t, g.layer)
+}
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

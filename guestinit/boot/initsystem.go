@@ -33,8 +33,13 @@ func (s *System) tellInit() error {
 		}
 		errs = append(errs, err)
 	}
-	// Nobody logs in on the console, which is a log, nor on the main process's.
-	for _, unit := range []string{"serial-getty@ttyS0.service", "serial-getty@hvc0.service"} {
+	for _, unit := range []string{
+		// Nobody logs in on a screen that is not there, on the console, which is
+		// a log, nor on the main process's.
+		"getty@tty1.service", "serial-getty@ttyS0.service", "serial-getty@hvc0.service",
+		// It would put this copy's id onto the disk and unmount ours.
+		"systemd-machine-id-commit.service",
+	} {
 		err := os.MkdirAll("/run/systemd/system", 0o755)
 		if err == nil {
 			err = os.Symlink("/dev/null", filepath.Join("/run/systemd/system", unit))
