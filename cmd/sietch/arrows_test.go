@@ -30,6 +30,9 @@ var arrows = map[string][]string{
 	"runtime/api":         {"runtime"},
 	"runtime/testlane":    nil,
 
+	// Support for tests of others, linked into no product.
+	"builder/buildertest": {"builder", "runtime/testlane"},
+
 	"builder":   nil,
 	"branches":  nil,
 	"netplumb":  nil,
