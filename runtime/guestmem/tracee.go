@@ -12,9 +12,13 @@ import (
 // ptraceEventStop is PTRACE_EVENT_STOP of linux/ptrace.h.
 const ptraceEventStop = 128
 
-// tracee is a thread of the VMM under ptrace(2). All its methods are called
-// from one locked OS thread; when that thread ends, even by a kill of this
-// process, the kernel lets the tracee run on.
+// tracee is a thread of the VMM under ptrace(2). All its methods are called from
+// one locked OS thread; when that thread ends, even by a kill of this process,
+// the kernel lets the tracee run on.
+//
+// No other thread of this program may be blocked in a wait(2) for the VMM
+// meanwhile: it would be given the stop in place of the tracer. Who is the
+// parent waits on a pidfd (package vmm/process).
 type tracee struct{ tid int }
 
 // stop is why a traced thread stands still.

@@ -57,6 +57,10 @@ func Adopt(cmd *exec.Cmd, log string) (*Process, error) {
 	children.m[p.pid] = p
 	children.Unlock()
 	go func() {
+		// Waiting for the end on the pidfd, not in wait(2): a wait would also be
+		// woken by, and take away, the stops that a debugger in this program
+		// (package guestmem is one, for a moment) is waiting for.
+		p.await()
 		err := cmd.Wait()
 		children.Lock()
 		delete(children.m, p.pid)
@@ -292,7 +296,7 @@ func (p *Process) signal(sig unix.Signal) error {
 	return serr
 }
 
-// startTime is field 22 of /proc/PID/stat: what tells a process from a later one
+// StartTime is field 22 of /proc/PID/stat: what tells a process from a later one
 // of the same pid. A zombie counts as gone.
 func StartTime(pid int) (uint64, error) {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
@@ -314,6 +318,7 @@ func StartTime(pid int) (uint64, error) {
 	return strconv.ParseUint(f[19], 10, 64)
 }
 
+// BootID changes with every start of the host.
 func BootID() (string, error) {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

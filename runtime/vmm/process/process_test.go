@@ -2,13 +2,17 @@ package process
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	goruntime "runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/runtime/vmm"
 )
@@ -126,6 +130,50 @@ func TestFindForeign(t *testing.T) {
 	}
 	if again, err := Find(ph, log); err != nil || again != parent {
 		t.Errorf("find a child: got %v, %v", again, err)
+	}
+}
+
+// TestTracedChild: a stop under ptrace belongs to the tracer, and is no end.
+func TestTracedChild(t *testing.T) {
+	p, _ := adopt(t, "while :; do sleep 0.01; done")
+	result := make(chan error, 1)
+	go func() {
+		goruntime.LockOSThread() // and never unlocked: lets go of the tracee in any case
+		result <- func() error {
+			for n := range 100 {
+				if err := unix.PtraceSeize(p.PID()); err != nil {
+					return fmt.Errorf("seize: %w", err)
+				}
+				if err := unix.PtraceInterrupt(p.PID()); err != nil {
+					return fmt.Errorf("interrupt: %w", err)
+				}
+				for deadline := time.Now().Add(5 * time.Second); ; {
+					var status unix.WaitStatus
+					pid, err := unix.Wait4(p.PID(), &status, unix.WALL|unix.WNOHANG, nil)
+					if err != nil {
+						return fmt.Errorf("wait: %w", err)
+					}
+					if pid != 0 {
+						break
+					}
+					if time.Now().After(deadline) {
+						return fmt.Errorf("stop %d was taken by somebody else", n)
+					}
+				}
+				if err := unix.PtraceDetach(p.PID()); err != nil {
+					return fmt.Errorf("detach: %w", err)
+				}
+			}
+			return nil
+		}()
+	}()
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-p.Done():
+		t.Errorf("a stop counts as the end: %v", p.Err())
+	default:
 	}
 }
 
