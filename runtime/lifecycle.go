@@ -9,6 +9,7 @@ import (
 
 	"github.com/sietch-dev/sietch/branches"
 	"github.com/sietch-dev/sietch/runtime/vmm"
+	"github.com/sietch-dev/sietch/runtime/vmm/process"
 )
 
 // DefaultStopTimeout is what a guest gets to power off.
@@ -184,7 +185,11 @@ func (e *Local) endMachine(ctx context.Context, r *record) error {
 			}
 		case !errors.Is(err, vmm.ErrGone):
 			// A VMM that answers nobody is ended all the same.
-			if err := killProcess(*r.Handle); err != nil {
+			p, err := process.Find(*r.Handle, "")
+			if err == nil {
+				err = p.Kill()
+			}
+			if err != nil && !errors.Is(err, vmm.ErrGone) {
 				return fmt.Errorf("end virtual machine of %s: %w", r.Name, err)
 			}
 		}

@@ -8,13 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/runtime/vmm"
+	"github.com/sietch-dev/sietch/runtime/vmm/process"
 )
 
 // mend puts right what a command that was killed left of one locked sandbox.
@@ -96,55 +96,21 @@ func (e *Local) reap(ctx context.Context) (n int) {
 
 // alive says whether the VMM process of a record runs, without talking to it.
 func alive(r *record) bool {
-	return r.Handle != nil && r.Handle.BootID == bootID() && startTime(r.Handle.PID) == r.Handle.StartTime
+	if r.Handle == nil || r.Handle.BootID != bootID() {
+		return false
+	}
+	began, err := process.StartTime(r.Handle.PID)
+	return err == nil && began == r.Handle.StartTime
 }
 
 // bootID changes with every start of the host.
 var bootID = sync.OnceValue(func() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	id, err := process.BootID()
 	if err != nil {
 		return ""
 	}
-	return strings.TrimSpace(string(b))
+	return id
 })
-
-// startTime is field 22 of /proc/PID/stat, 0 when there is no such process or
-// it is a zombie.
-func startTime(pid int) uint64 {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0
-	}
-	i := strings.LastIndex(string(b), ") ") // the name in parentheses may hold anything
-	if i < 0 {
-		return 0
-	}
-	fields := strings.Fields(string(b)[i+2:])
-	if len(fields) < 20 || fields[0] == "Z" {
-		return 0
-	}
-	n, err := strconv.ParseUint(fields[19], 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
-// killProcess ends the process of a handle, if it is still that process.
-func killProcess(h vmm.Handle) error {
-	if h.BootID != bootID() {
-		return nil
-	}
-	fd, err := unix.PidfdOpen(h.PID, 0)
-	if err != nil {
-		return nil
-	}
-	defer unix.Close(fd)
-	if startTime(h.PID) != h.StartTime {
-		return nil
-	}
-	return killAndWait(fd)
-}
 
 func killAndWait(pidfd int) error {
 	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {

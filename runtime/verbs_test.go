@@ -16,6 +16,7 @@ import (
 	"github.com/sietch-dev/sietch/branches"
 	"github.com/sietch-dev/sietch/runtime/guestmem"
 	"github.com/sietch-dev/sietch/runtime/vmm"
+	"github.com/sietch-dev/sietch/runtime/vmm/process"
 )
 
 func TestForkThatFailsLeavesTheOthers(t *testing.T) {
@@ -224,7 +225,7 @@ func TestCrashLeftovers(t *testing.T) {
 		// not know the VMM yet.
 		claims[0].lock.unlock()
 		h.boot(t, "next")
-		if startTime(pid) != 0 {
+		if _, err := process.StartTime(pid); !errors.Is(err, vmm.ErrGone) {
 			t.Error("the machine still runs")
 		}
 		if left := h.leftovers(t, "next"); len(left) > 0 {
