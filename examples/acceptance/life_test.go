@@ -32,7 +32,7 @@ func TestLife(t *testing.T) {
 
 	// First state, in memory and on disk.
 	first := r.probe(t, name, "set", "first")
-	r.in(t, name, "echo first > /root/plan; mkdir -p /srv/deep/er; echo kept > /srv/deep/er/file; rm /etc/hostname")
+	r.in(t, name, "echo first > /root/plan; mkdir -p /srv/deep/er; echo kept > /srv/deep/er/file; rm /etc/motd")
 	c1 := r.commit(t, name, "first state")
 	if c1.Kind != "full" || c1.Memory.SizeBytes != 256<<20 || c1.Memory.ResidentBytes <= 0 {
 		t.Errorf("first commit: %+v", c1)
@@ -67,7 +67,7 @@ func TestLife(t *testing.T) {
 		if want := first; got[0] != want[0] || got[1] != want[1] || got[2] != want[2] {
 			t.Errorf("%s remembers %v, want %v: memory is not the first state's", f.Name, got, want)
 		}
-		if got := r.in(t, f.Name, "cat /root/plan /srv/deep/er/file; ls /root/new /etc/hostname 2>/dev/null; true"); got != "first\nkept" {
+		if got := r.in(t, f.Name, "cat /root/plan /srv/deep/er/file; ls /root/new /etc/motd 2>/dev/null; true"); got != "first\nkept" {
 			t.Errorf("%s sees %q on disk, want the first state", f.Name, got)
 		}
 	}

@@ -55,6 +55,7 @@ func WriteContext(dir string) error {
 		"root/etc/group":      "root:x:0:\nnogroup:x:65534:\n",
 		"root/etc/machine-id": "",
 		"root/etc/hostname":   "unset\n",
+		"root/etc/motd":       "of the image\n",
 		"Dockerfile":          dockerfile,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
