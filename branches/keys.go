@@ -71,6 +71,9 @@ func (l location) encode() []byte {
 	return binary.AppendUvarint(b, uint64(l.slot))
 }
 
+// position is when it was written, by the clock of packs.position.
+func (l location) position() int64 { return int64(l.pack)*packBytes + l.offset }
+
 func decodeLocation(b []byte) (location, error) {
 	r := reader{b: b}
 	r.version(valueVersion)

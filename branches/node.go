@@ -20,7 +20,11 @@ const (
 	nodeDelta = 2
 
 	// maxDeltaDepth bounds the chain of records that are read to know one node.
-	maxDeltaDepth = 8
+	// Chains are ended from minDeltaDepth on, at a depth that differs from node
+	// to node: otherwise all leaves of a map would be written whole in one
+	// commit, every so many commits.
+	maxDeltaDepth = 12
+	minDeltaDepth = 8
 	// maxDeltaHops is where a reader gives up on a chain. Two writers that store
 	// the same node over different bases can make one longer than either meant.
 	maxDeltaHops = 64
@@ -70,13 +74,14 @@ func encodeNode(n, prev *node) []byte {
 		root = prev.base
 	}
 	toPrev, toRoot := deltaCost(n, prev), deltaCost(n, root)
-	// A shorter chain is worth a little, a fresh start is due when the
-	// difference to the full node has grown to half of it.
+	limit := minDeltaDepth + int(root.hash[0])%(maxDeltaDepth-minDeltaDepth+1)
+	// A shorter chain is worth a little, and a fresh start is due when even the
+	// difference to the full node comes near to that.
 	switch {
-	case toRoot <= full/2 && (toRoot <= toPrev+toPrev/4 || prev.depth >= maxDeltaDepth):
+	case toRoot <= full*3/4 && (toRoot <= toPrev+toPrev/4 || prev.depth >= limit):
 		n.depth, n.base = 1, root
 		return encodeDelta(n, root)
-	case toPrev <= full/2 && prev.depth < maxDeltaDepth:
+	case toPrev <= full/2 && prev.depth < limit:
 		n.depth, n.base = prev.depth+1, root
 		return encodeDelta(n, prev)
 	}

@@ -210,6 +210,17 @@ func (ps *packs) append(blocks []byte, held map[*pack]struct{}) (*pack, int64, e
 	return p, off, nil
 }
 
+// position is how far all packs together have been written, as far as that can
+// be told from the newest: a clock that ticks in bytes.
+func (ps *packs) position() int64 {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.active == nil {
+		return int64(ps.next) * packBytes
+	}
+	return int64(ps.active.id)*packBytes + ps.active.size
+}
+
 // rotateLocked ends the active pack and begins a new one.
 func (ps *packs) rotateLocked() error {
 	id := ps.next

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
@@ -72,9 +73,9 @@ type pageBatch struct {
 	old    []Hash // what the parent has there
 	leaves []leafAt
 	hash   []Hash // zero for a hole
-	data   []byte // the pages; in the end only those to store
+	data   []byte // the pages
 
-	fresh  []Hash // the pages to store, in the order of data
+	fresh  []Hash // the pages to store, in the order they have in blocks
 	blocks []byte // encoded blocks, one behind the other
 	starts []blockStart
 	done   chan struct{}
@@ -243,21 +244,84 @@ func (mw *mapWriter) process(b *pageBatch, enc *zstd.Encoder) error {
 	if err != nil {
 		return err
 	}
-	for n, i := range fresh {
-		copy(b.data[n*size:(n+1)*size], b.data[i*size:(i+1)*size]) // n ≤ i, ascending
-		b.fresh = append(b.fresh, b.hash[i])
+	young, err := mw.young(b, fresh)
+	if err != nil {
+		return err
 	}
-	b.data = b.data[:len(fresh)*size]
-	// Blocks of about equal size, so that no small one is left at the end.
-	perBlock := max(1, blockRawBytes/size)
-	count := (len(fresh) + perBlock - 1) / perBlock
+	// Pages that keep changing go into blocks of their own. Such a block is
+	// soon of no use to newer commits, and one of the others for long; mixed,
+	// every block would keep a few pages that a map needs, and reading one would
+	// take more and more blocks as the history grows.
+	var hot []byte
+	var hotHashes []Hash
+	n := 0
+	for k, i := range fresh {
+		page := b.data[i*size : (i+1)*size]
+		if young[k] {
+			hot = append(hot, page...)
+			hotHashes = append(hotHashes, b.hash[i])
+			continue
+		}
+		copy(b.data[n*size:], page) // n ≤ i, ascending
+		b.fresh = append(b.fresh, b.hash[i])
+		n++
+	}
+	b.encode(b.data[:n*size], size, enc)
+	b.encode(hot, size, enc)
+	b.fresh = append(b.fresh, hotHashes...)
+	return nil
+}
+
+// youngAge: a page is taken for one that keeps changing when the version it
+// replaces is at most so many times older than the youngest tenth of these.
+const youngAge = 32
+
+// young says which pages replace a version that was written not long ago, by
+// how much has been written to the packs since. The youngest there are date
+// from the last commit or so of this space, and are the measure for the rest.
+func (mw *mapWriter) young(b *pageBatch, fresh []int) ([]bool, error) {
+	young := make([]bool, len(fresh))
+	ages := make([]int64, len(fresh)) // 0: there was nothing before
+	var known []int64
+	now := mw.w.s.packs.position()
+	v := mw.w.s.index.view()
+	defer v.discard()
+	for k, i := range fresh {
+		if b.old[i].IsZero() {
+			continue
+		}
+		loc, ok, err := v.location(tableChunk, b.old[i])
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			ages[k] = max(1, now-loc.position())
+		} else { // of this writer, not flushed yet
+			ages[k] = 1
+		}
+		known = append(known, ages[k])
+	}
+	if len(known) > 0 {
+		slices.Sort(known)
+		limit := known[len(known)/10]
+		for k, age := range ages {
+			young[k] = age > 0 && age/youngAge <= limit
+		}
+	}
+	return young, nil
+}
+
+// encode compresses pages into blocks of about equal size, so that no small one
+// is left at the end.
+func (b *pageBatch) encode(pages []byte, size int, enc *zstd.Encoder) {
+	n, perBlock := len(pages)/size, max(1, blockRawBytes/size)
+	count := (n + perBlock - 1) / perBlock
 	for k := range count {
-		from, to := k*len(fresh)/count, (k+1)*len(fresh)/count
+		from, to := k*n/count, (k+1)*n/count
 		start := len(b.blocks)
-		b.blocks = encodeBlock(b.blocks, pagesBlock, size, b.data[from*size:to*size], enc)
+		b.blocks = encodeBlock(b.blocks, pagesBlock, size, pages[from*size:to*size], enc)
 		b.starts = append(b.starts, blockStart{start, len(b.blocks) - start, to - from})
 	}
-	return nil
 }
 
 // unknown enters the chosen pages in the lease and returns those that have to
