@@ -29,14 +29,11 @@ func (e *Local) Log(ctx context.Context, q LogRequest) ([]Commit, error) {
 			return err
 		}
 		if q.Ref != "" {
-			res, err := s.Resolve(ctx, q.Ref, sandboxNames{e.layout})
-			if err != nil {
-				if r, ferr := e.find(q.Ref); ferr == nil && r.Name == q.Ref && errors.Is(err, branches.ErrNotFound) {
-					return nil // a sandbox without commits has an empty history
-				}
-				return refError(q.Ref, err)
+			at, err := e.logFrom(ctx, s, q.Ref)
+			if err != nil || at.IsZero() {
+				return err
 			}
-			from = []branches.Hash{res.Commit}
+			from = []branches.Hash{at}
 		}
 		commits, err := s.Log(ctx, from, q.N)
 		if err != nil {
@@ -50,6 +47,24 @@ func (e *Local) Log(ctx context.Context, q LogRequest) ([]Commit, error) {
 		return nil
 	})
 	return list, err
+}
+
+// logFrom finds where a history begins. A name of both a sandbox and a branch is
+// the sandbox here: its history is asked for, wherever its HEAD is by now. A
+// sandbox without commits has an empty history.
+func (e *Local) logFrom(ctx context.Context, s *branches.Store, ref string) (branches.Hash, error) {
+	if id, ok := (sandboxNames{e.layout}).SandboxID(ref); ok {
+		h, err := s.Head(ctx, id)
+		if errors.Is(err, branches.ErrNotFound) {
+			return branches.Hash{}, nil
+		}
+		return h.Commit, err
+	}
+	res, err := s.Resolve(ctx, ref, sandboxNames{e.layout})
+	if err != nil {
+		return res.Commit, refError(ref, err)
+	}
+	return res.Commit, nil
 }
 
 // Show returns one commit.
