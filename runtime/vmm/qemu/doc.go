@@ -22,7 +22,7 @@
 // # Concurrency
 //
 // Driver and machines are safe for concurrent use. QEMU serves one QMP
-// connection at a time; each operation makes its own and gives it up at once, so
-// that processes sharing a machine wait for each other for milliseconds only.
+// connection at a time; a machine keeps one for a tenth of a second after each
+// operation, so that processes sharing it wait for each other no longer.
 // Every process started here is waited for by a goroutine that ends with it.
 package qemu

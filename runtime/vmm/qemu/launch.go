@@ -198,6 +198,8 @@ var stateSteps = map[string][]string{
 
 // becomes waits until the machine is in a run state.
 func (m *machine) becomes(ctx context.Context, want string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return m.monitor(ctx, func(q *qmp) error {
 		for wait := 100 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
 			s, err := q.status(ctx)

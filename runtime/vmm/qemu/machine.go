@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,7 +23,9 @@ type machine struct {
 	handle vmm.Handle
 	log    *slog.Logger
 
-	mu sync.Mutex // serializes operations
+	mu     sync.Mutex // serializes operations
+	line   *qmp       // to the monitor, kept for lingerTime
+	linger *time.Timer
 }
 
 var _ vmm.Machine = (*machine)(nil)
@@ -48,35 +51,78 @@ func (m *machine) Identity() vmm.Identity { return m.shape.Identity }
 func (m *machine) Done() <-chan struct{}  { return m.proc.Done() }
 func (m *machine) Err() error             { return m.proc.Err() }
 func (m *machine) Kill() error            { return m.proc.Kill() }
-func (m *machine) Close() error           { return m.proc.Release() }
 
 func (m *machine) logPath() string { return filepath.Join(m.handle.RunDir, logName) }
 
-// monitor runs f with a connection of its own. A machine that ends meanwhile
-// gives vmm.ErrGone.
+// lingerTime is how long a connection is kept for the next operation. The steps
+// of a commit follow each other under a pause, where each new connection would
+// cost two answers of QEMU; another process waits no longer than this.
+const lingerTime = 100 * time.Millisecond
+
+// monitor runs f with a connection to QEMU. m.mu is held. A machine that ends
+// meanwhile gives vmm.ErrGone.
 func (m *machine) monitor(ctx context.Context, f func(*qmp) error) (err error) {
 	select {
 	case <-m.proc.Done():
-		return vmm.ErrGone
+		return errors.Join(vmm.ErrGone, m.hangUp())
 	default:
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	go func() { // ends with ctx at the latest
 		select {
 		case <-m.proc.Done():
-			cancel()
+			cancel(vmm.ErrGone)
 		case <-ctx.Done():
 		}
 	}()
-	q, err := dialQMP(ctx, filepath.Join(m.handle.RunDir, monitorName))
+	if m.line != nil && !m.linger.Stop() {
+		err = m.hangUp() // its time is up, the timer only waits for m.mu
+	}
+	if m.line == nil && err == nil {
+		m.line, err = dialQMP(ctx, filepath.Join(m.handle.RunDir, monitorName))
+	}
 	if err == nil {
-		err = errors.Join(f(q), q.Close())
+		err = f(m.line)
+	}
+	var answered *qmpError
+	if err != nil && !errors.As(err, &answered) {
+		// The answer to what was asked may still come: of no use any more.
+		err = errors.Join(err, m.hangUp())
+	}
+	if line := m.line; line != nil {
+		m.linger = time.AfterFunc(lingerTime, func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if m.line == line {
+				m.hangUp()
+			}
+		})
 	}
 	if err != nil && m.proc.Ending() {
 		return errors.Join(vmm.ErrGone, err)
 	}
 	return err
+}
+
+// hangUp gives the connection up. m.mu is held.
+func (m *machine) hangUp() error {
+	if m.line == nil {
+		return nil
+	}
+	if m.linger != nil {
+		m.linger.Stop()
+	}
+	line := m.line
+	m.line = nil
+	return line.Close()
+}
+
+// Close gives up connection and process handle; the machine runs on.
+func (m *machine) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return errors.Join(m.hangUp(), m.proc.Release())
 }
 
 func (m *machine) failed(verb string, err error) error {
@@ -192,12 +238,14 @@ func (m *machine) SaveDevices(ctx context.Context, dir string) error {
 // Shutdown presses the power button. A paused guest would not notice, so it is
 // let go first.
 func (m *machine) Shutdown(ctx context.Context) error {
+	m.mu.Lock()
 	err := m.monitor(ctx, func(q *qmp) error {
 		if err := q.run(ctx, "cont", nil, nil, nil); err != nil {
 			return err
 		}
 		return q.run(ctx, "system_powerdown", nil, nil, nil)
 	})
+	m.mu.Unlock()
 	if err != nil && !errors.Is(err, vmm.ErrGone) {
 		m.log.Debug("power button was not pressed", "pid", m.handle.PID, "err", err)
 	}
