@@ -10,7 +10,7 @@ import (
 // Prepared is a command made as an exec makes it, for who starts it otherwise:
 // the machine's main process.
 type Prepared struct {
-	Cmd *exec.Cmd // without descriptors
+	Cmd *exec.Cmd // with an empty stdin and no output
 	who account
 }
 

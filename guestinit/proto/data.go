@@ -94,12 +94,6 @@ func (d *DataReader) next() ([]byte, error) {
 	return nil, e
 }
 
-// Ended reports whether the FrameEnd was read.
-func (d *DataReader) Ended() bool {
-	_, failed := d.err.(*StreamError)
-	return d.err == io.EOF || failed
-}
-
 // StreamError is an error that ended a tar stream on the other side.
 type StreamError struct{ ErrorBody }
 
