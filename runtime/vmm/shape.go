@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"github.com/google/renameio/v2"
 )
 
 // Shape is everything about a machine that saved device state depends on.
@@ -94,13 +92,15 @@ func identityReasons(saved, here Identity, version func(string) string) (reasons
 // directory.
 const shapeName = "machine.json"
 
-// Write stores h in dir.
+// Write stores h in dir. It neither replaces nor syncs: dir is new and nobody
+// reads it before its maker is done, and when it holds saved state it is written
+// while the guest stands still. Durability is up to who keeps dir.
 func (h Shape) Write(dir string) error {
 	data, err := json.Marshal(h)
-	if err != nil {
-		return err
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, shapeName), data, 0o600)
 	}
-	if err := renameio.WriteFile(filepath.Join(dir, shapeName), data, 0o600); err != nil {
+	if err != nil {
 		return fmt.Errorf("write machine description: %w", err)
 	}
 	return nil
