@@ -81,11 +81,13 @@ func (e *Local) Remove(ctx context.Context, name string, force bool) error {
 		return err
 	}
 	r, lock, err := e.lockSandbox(ctx, name)
-	if err != nil {
-		if !force || !errors.Is(err, ErrCorrupt) {
-			return err
-		}
+	switch {
+	case errors.Is(err, errMendedAway):
+		return nil
+	case force && errors.Is(err, ErrCorrupt):
 		return e.removeDamaged(ctx, name)
+	case err != nil:
+		return err
 	}
 	defer lock.unlock()
 	if alive(r) && !force {

@@ -17,13 +17,16 @@ import (
 	"github.com/sietch-dev/sietch/runtime/vmm/process"
 )
 
+// errMendedAway: what a killed command left of a sandbox has just been removed.
+var errMendedAway = errors.New("half-made")
+
 // mend puts right what a command that was killed left of one locked sandbox.
 func (e *Local) mend(ctx context.Context, r *record) error {
 	if r.Phase != settled {
 		if err := e.destroy(ctx, r); err != nil {
 			return fmt.Errorf("remove half-made sandbox %s: %w", r.Name, err)
 		}
-		return notFound("", "sandbox %s was half-made by a command that was killed; it has been removed", r.Name)
+		return &Error{Kind: ErrNotFound, Message: fmt.Sprintf("sandbox %s was left by a command that was killed and has been removed", r.Name), Err: errMendedAway}
 	}
 	if r.RunDir != "" && (r.Handle == nil || r.Handle.RunDir != r.RunDir) {
 		// Killed between launching a VMM and writing down which.

@@ -16,7 +16,7 @@ func TestConnections(t *testing.T) {
 	port := freePort(t)
 	name := r.runSmall(t, "-p", fmt.Sprintf("127.0.0.1:%d:7007", port))
 	defer r.remove(t, name)
-	r.in(t, name, "nc -lk -p 7007 -e /bin/cat </dev/null >/dev/null 2>&1 &")
+	r.in(t, name, "nc -ll -p 7007 -e /bin/cat </dev/null >/dev/null 2>&1 &")
 	dial := func() (net.Conn, *bufio.Reader) {
 		t.Helper()
 		var conn net.Conn
