@@ -16,6 +16,7 @@ const (
 	tableHead      = 'h' // sandbox id → HEAD
 	tableReflog    = 'l' // sandbox id, NUL, sequence number → entry
 	tablePack      = 'p' // pack id → durable length
+	tableMeta      = 'm' // "format" → number of the store's format
 	tableDiscarded = 'z' // scratch of compaction, never read
 )
 
@@ -36,6 +37,8 @@ func keyHash(k []byte) (Hash, error) {
 	}
 	return Hash(k[1:]), nil
 }
+
+var formatKey = append([]byte{tableMeta}, "format"...)
 
 func refKey(n RefName) []byte { return append([]byte{tableRef}, n...) }
 

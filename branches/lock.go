@@ -77,11 +77,8 @@ func lockHolder(dir string, f *os.File) error {
 // be secrets.
 func commandName() string {
 	name := filepath.Base(os.Args[0])
-	for _, a := range os.Args[1:] {
-		if ValidateName(a) == nil {
-			return name + " " + a
-		}
-		break
+	if len(os.Args) > 1 && ValidateName(os.Args[1]) == nil {
+		name += " " + os.Args[1]
 	}
 	return name
 }

@@ -213,6 +213,23 @@ func TestInterruptedCreation(t *testing.T) {
 	}
 }
 
+// An index that was lost is not taken for an empty one, and the packs stay.
+func TestLostIndex(t *testing.T) {
+	d := newDamaged(t)
+	if err := d.s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(d.dir, "index")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), Options{Dir: d.dir}); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("got %v, want ErrCorrupt", err)
+	}
+	if _, err := os.Stat(filepath.Join(d.dir, "packs", packName(1))); err != nil {
+		t.Error(err)
+	}
+}
+
 // What a crash leaves in the packs is cut off, and nobody else can read what
 // the store holds.
 func TestOpenRepairs(t *testing.T) {

@@ -110,6 +110,9 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 	if s.index, err = openIndex(filepath.Join(o.Dir, "index"), roomy, s.log, o.faults); err != nil {
 		return nil, err
 	}
+	if err := s.markIndex(fresh); err != nil {
+		return nil, err
+	}
 	if err := s.openPacks(); err != nil {
 		return nil, err
 	}
@@ -120,6 +123,22 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 	}
 	s.reserve()
 	return s, nil
+}
+
+// markIndex puts a mark into a new store's index and looks for it in any other.
+// Without it an index that was lost would come back empty, and the packs, of
+// which it knows nothing then, would be taken for what a crash left.
+func (s *Store) markIndex(fresh bool) error {
+	v := s.index.view()
+	marked, err := v.has(formatKey)
+	v.discard()
+	switch {
+	case err != nil || marked:
+		return err
+	case !fresh:
+		return &CorruptError{Kind: "index", Object: filepath.Join(s.dir, "index"), Reason: "it is not the one the store was made with"}
+	}
+	return s.index.atomically("create", func(tx *change) error { return tx.set(formatKey, []byte{formatVersion}) })
 }
 
 func (s *Store) openPacks() error {
