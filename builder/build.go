@@ -183,7 +183,7 @@ func (r BuildRequest) dockerfilePath() (string, error) {
 	for _, p := range candidates {
 		st, err := os.Stat(p)
 		if err == nil && st.IsDir() {
-			return "", fmt.Errorf("Dockerfile %s is a directory", p)
+			return "", fmt.Errorf("the Dockerfile %s is a directory", p)
 		}
 		if err == nil {
 			// A link may lead out of the directory that is uploaded.

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/moby/buildkit/client"
-	"golang.org/x/sys/unix"
 )
 
 // engine is a connection to the engine process.
@@ -202,15 +201,4 @@ func readTail(path string, limit int64) string {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
-}
-
-// lastLines are the last n lines of a text.
-func lastLines(s string, n int) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
-}
-
-// isNoSpace says whether an error comes from a full disk.
-func isNoSpace(err error) bool {
-	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }

@@ -194,13 +194,3 @@ func (e *rootfsExporter) forgetResults() error {
 	}
 	return nil
 }
-
-// rootfsInfo is what is known of a finished rootfs.ext4.
-type rootfsInfo struct {
-	// Format is rootfsFormat of the program that made it.
-	Format int    `json:"format"`
-	Digest string `json:"digest"`
-	// ContentBytes is Image.SizeBytes.
-	ContentBytes int64 `json:"content_bytes"`
-	Inodes       int64 `json:"inodes"`
-}

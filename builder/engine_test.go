@@ -165,17 +165,15 @@ func TestEngineDoesNotStart(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	for tool, hint := range map[string]string{"runc": "apt-get install runc", "mkfs.ext4": "apt-get install e2fsprogs"} {
-		t.Run("no "+tool, func(t *testing.T) {
-			testlane.Need(t, testlane.BuildKit)
-			b := newBuilder(t, func(o *Options) { o.Engine = engineWithout(t, tool) })
-			_, err := b.Build(t.Context(), request)
-			var h interface{ Hint() string }
-			if !errors.Is(err, ErrMissingTool) || !strings.Contains(err.Error(), tool) || !errors.As(err, &h) || h.Hint() != hint {
-				t.Errorf("got %v", err)
-			}
-		})
-	}
+	t.Run("no runc", func(t *testing.T) {
+		testlane.Need(t, testlane.BuildKit)
+		b := newBuilder(t, func(o *Options) { o.Engine = engineWithout(t, "runc") })
+		_, err := b.Build(t.Context(), request)
+		var h interface{ Hint() string }
+		if !errors.Is(err, ErrMissingTool) || !strings.Contains(err.Error(), "runc") || !errors.As(err, &h) || h.Hint() != "apt-get install runc" {
+			t.Errorf("got %v", err)
+		}
+	})
 }
 
 // engineWithout is an engine in a mount namespace where a tool cannot be

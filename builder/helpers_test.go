@@ -7,12 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/moby/buildkit/client"
 	digest "github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 )
 
 func sorted(list []string) []string {
@@ -113,4 +115,26 @@ func mustTag(t *testing.T, s string) name.Tag {
 func tarOfFile(t *testing.T, name, text string) []byte {
 	t.Helper()
 	return tarOfEntries(t, []tar.Header{{Name: name}}, map[string]string{name: text}).Bytes()
+}
+
+// readXattrs returns the extended attributes of a file.
+func readXattrs(p string) (map[string]string, error) {
+	list := make([]byte, 1<<16)
+	n, err := unix.Llistxattr(p, list)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, name := range strings.Split(string(list[:n]), "\x00") {
+		if name == "" {
+			continue
+		}
+		value := make([]byte, 1<<16)
+		n, err := unix.Lgetxattr(p, name, value)
+		if err != nil {
+			return nil, err
+		}
+		out[name] = string(value[:n])
+	}
+	return out, nil
 }

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -329,87 +328,6 @@ func TestRootfsIsDeterministic(t *testing.T) {
 	}
 	if third.Digest == first.Digest {
 		t.Error("another content has the same digest")
-	}
-}
-
-func TestRootfsSizes(t *testing.T) {
-	testlane.Need(t, testlane.Root, testlane.BuildKit)
-	fill := map[string]func(t *testing.T, dir string){
-		"nothing": func(*testing.T, string) {},
-		"1 KiB": func(t *testing.T, dir string) {
-			if err := os.WriteFile(filepath.Join(dir, "f"), make([]byte, 1024), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"many empty files": func(t *testing.T, dir string) {
-			for d := range 350 {
-				sub := filepath.Join(dir, fmt.Sprint(d))
-				if err := os.Mkdir(sub, 0o755); err != nil {
-					t.Fatal(err)
-				}
-				for f := range 100 {
-					if err := os.WriteFile(filepath.Join(sub, fmt.Sprintf("file-with-a-name-%d", f)), nil, 0o644); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-		},
-		"many small files": func(t *testing.T, dir string) {
-			for d := range 10 {
-				sub := filepath.Join(dir, fmt.Sprint(d))
-				if err := os.Mkdir(sub, 0o755); err != nil {
-					t.Fatal(err)
-				}
-				for f := range 500 {
-					if err := os.WriteFile(filepath.Join(sub, fmt.Sprint(f)), []byte("tiny"), 0o644); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-		},
-		"fragmented file": func(t *testing.T, dir string) {
-			f, err := os.Create(filepath.Join(dir, "f"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.Close()
-			for k := range int64(3000) {
-				if _, err := f.WriteAt([]byte("x"), k*8192); err != nil {
-					t.Fatal(err)
-				}
-			}
-		},
-		"one directory with many names": func(t *testing.T, dir string) {
-			f := filepath.Join(dir, "f")
-			if err := os.WriteFile(f, nil, 0o644); err != nil {
-				t.Fatal(err)
-			}
-			for k := range 1500 {
-				if err := os.Symlink("f", filepath.Join(dir, fmt.Sprintf("%d%s", k, strings.Repeat("n", 200)))); err != nil {
-					t.Fatal(err)
-				}
-			}
-		},
-	}
-	for name, f := range fill {
-		t.Run(name, func(t *testing.T) {
-			dir, image := t.TempDir(), filepath.Join(t.TempDir(), rootfsFile)
-			f(t, dir)
-			tree, err := measure(t.Context(), dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			// The first size has to do: trying again is for what nobody thought of.
-			if err := mkfsFrom(t.Context(), dir, image, tree.imageBytes(), tree.inodes); err != nil {
-				t.Fatal(err)
-			}
-			fsck(t, image)
-			info, err := os.Stat(image)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("%d inodes, %d blocks, image of %d MiB, %d KiB used", tree.inodes, tree.blocks, info.Size()>>20, info.Sys().(*syscall.Stat_t).Blocks/2)
-		})
 	}
 }
 

@@ -11,34 +11,10 @@ import (
 	"io"
 	"os"
 	goruntime "runtime"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
-
-var epoch = time.Unix(0, 0)
-
-func timeOf(t unix.Timespec) time.Time { return time.Unix(t.Unix()) }
-
-// createSparse makes a new file of size bytes that takes no space.
-func createSparse(path string, size int64, mode os.FileMode) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return fmt.Errorf("create image file: %w", err)
-	}
-	if err := errors.Join(f.Truncate(size), f.Close()); err != nil {
-		return errors.Join(fmt.Errorf("create image file: %w", err), os.Remove(path))
-	}
-	return nil
-}
-
-func removeIfThere(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
 
 const (
 	digestPiece = 4 << 20  // hashed by one goroutine

@@ -21,7 +21,7 @@ const (
 	offExtraSize, offChecksumHi                 = 0x80, 0x82
 	offCtimeExtra, offMtimeExtra, offAtimeExtra = 0x84, 0x88, 0x8C
 	offCrtime, offCrtimeExtra                   = 0x90, 0x94
-	offGeneration, offChecksumLo                = 0x64, 0x7C
+	offChecksumLo                               = 0x7C
 )
 
 // Inode is one file of whatever kind.
@@ -122,75 +122,27 @@ func (i *Inode) setTime(off, extraOff int, t time.Time) {
 	sec := t.Unix()
 	// What does not fit is cut to the nearest instant that does.
 	const first, last = -1 << 31, 1<<34 - 1<<31 - 1
-	if !i.hasField(extraOff + 4) {
-		le.PutUint32(i.raw[off:], uint32(int32(min(max(sec, first), 1<<31-1))))
-		return
-	}
 	sec = min(max(sec, first), last)
 	epoch := (sec - int64(int32(sec))) >> 32
 	le.PutUint32(i.raw[off:], uint32(sec))
 	le.PutUint32(i.raw[extraOff:], uint32(t.Nanosecond())<<2|uint32(epoch)&3)
 }
 
-// Attr is what SetAttr changes of an inode.
-type Attr struct {
-	Perm uint32 // the low twelve bits of the mode
-	UID  uint32
-	GID  uint32
-	// Mtime becomes the time of access and of change too, so that an image does
-	// not depend on when its source was last read.
-	Mtime time.Time
-	Birth time.Time
+// inodeSeed is what the checksums of an inode and its blocks start from. The
+// generation is zero in our images.
+func inodeSeed(seed, number uint32) uint32 {
+	var b [8]byte
+	binary.LittleEndian.PutUint32(b[:], number)
+	return crc32c(seed, b[:])
 }
 
-// SetAttr changes the attributes of inode n.
-func (fs *FS) SetAttr(n uint32, a Attr) error {
-	i, err := fs.Inode(n)
-	if err != nil {
-		return err
-	}
-	le := binary.LittleEndian
-	le.PutUint16(i.raw[offMode:], uint16(i.Mode&^0o7777|a.Perm&0o7777))
-	le.PutUint16(i.raw[offUID:], uint16(a.UID))
-	le.PutUint16(i.raw[offUIDHi:], uint16(a.UID>>16))
-	le.PutUint16(i.raw[offGID:], uint16(a.GID))
-	le.PutUint16(i.raw[offGIDHi:], uint16(a.GID>>16))
-	i.setTime(offAtime, offAtimeExtra, a.Mtime)
-	i.setTime(offCtime, offCtimeExtra, a.Mtime)
-	i.setTime(offMtime, offMtimeExtra, a.Mtime)
-	if i.hasField(offCrtimeExtra + 4) {
-		i.setTime(offCrtime, offCrtimeExtra, a.Birth)
-	}
-	fs.sign(i)
-	off, err := fs.inodeOffset(n)
-	if err != nil {
-		return err
-	}
-	if _, err := fs.f.WriteAt(i.raw, off); err != nil {
-		return fmt.Errorf("write inode %d: %w", n, err)
-	}
-	return nil
-}
-
-// sign renews the checksum of an inode, which covers its number, its
-// generation and everything in it but the checksum.
-func (fs *FS) sign(i *Inode) {
-	if !fs.hasChecksums {
-		return
-	}
+// signInode sets the checksum of an inode of generation zero, which covers its
+// number and everything in it but the checksum.
+func signInode(seed uint32, i *Inode) {
 	le := binary.LittleEndian
 	le.PutUint16(i.raw[offChecksumLo:], 0)
-	hasHi := i.hasField(offChecksumHi + 2)
-	if hasHi {
-		le.PutUint16(i.raw[offChecksumHi:], 0)
-	}
-	var num [4]byte
-	le.PutUint32(num[:], i.Number)
-	sum := crc32c(fs.checksumSeed, num[:])
-	sum = crc32c(sum, i.raw[offGeneration:offGeneration+4])
-	sum = crc32c(sum, i.raw)
+	le.PutUint16(i.raw[offChecksumHi:], 0)
+	sum := crc32c(inodeSeed(seed, i.Number), i.raw)
 	le.PutUint16(i.raw[offChecksumLo:], uint16(sum))
-	if hasHi {
-		le.PutUint16(i.raw[offChecksumHi:], uint16(sum>>16))
-	}
+	le.PutUint16(i.raw[offChecksumHi:], uint16(sum>>16))
 }

@@ -33,15 +33,9 @@ const (
 	roCompatMetadataSum = 0x400
 )
 
-// File is what an image is read from and, for SetAttr, written to.
-type File interface {
-	io.ReaderAt
-	io.WriterAt
-}
-
 // FS is one ext4 image.
 type FS struct {
-	f File
+	f io.ReaderAt
 
 	blockSize      int64
 	blocks         uint64
@@ -50,15 +44,13 @@ type FS struct {
 	inodeSize      int64
 	descSize       int64
 	firstDataBlock uint32
-	hasChecksums   bool
-	checksumSeed   uint32
 
 	inodeTables []uint64 // first block of each group's inode table
 }
 
 // Open reads the superblock and the group descriptors of the image in f. f
 // stays the caller's.
-func Open(f File) (*FS, error) {
+func Open(f io.ReaderAt) (*FS, error) {
 	sb := make([]byte, superblockSize)
 	if _, err := f.ReadAt(sb, superblockOffset); err != nil {
 		return nil, fmt.Errorf("read superblock: %w", err)
@@ -84,16 +76,10 @@ func Open(f File) (*FS, error) {
 		inodeSize:      int64(le.Uint16(sb[0x58:])),
 		descSize:       32,
 		firstDataBlock: le.Uint32(sb[0x14:]),
-		hasChecksums:   le.Uint32(sb[0x64:])&roCompatMetadataSum != 0,
 	}
 	if incompat&incompat64Bit != 0 {
 		fs.blocks |= uint64(le.Uint32(sb[0x150:])) << 32
 		fs.descSize = int64(le.Uint16(sb[0xFE:]))
-	}
-	if incompat&incompatCsumSeed != 0 {
-		fs.checksumSeed = le.Uint32(sb[0x270:])
-	} else {
-		fs.checksumSeed = crc32c(^uint32(0), sb[0x68:0x78])
 	}
 	perGroup := le.Uint32(sb[0x20:])
 	switch {
