@@ -138,7 +138,8 @@ func (b *Builder) startEngine(ctx context.Context, dir string) error {
 	args := append(argv[1:len(argv):len(argv)],
 		"--dir", b.opts.Dir,
 		"--idle", b.opts.EngineIdle.String(),
-		"--cache-limit", strconv.FormatInt(b.opts.CacheLimitBytes, 10))
+		"--cache-limit", strconv.FormatInt(b.opts.CacheLimitBytes, 10),
+		"--ready-pipe")
 	cmd := exec.Command(argv[0], args...)
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log

@@ -26,7 +26,8 @@
 // # Invariants
 //
 //   - An image never changes. Its id is the hash of its root file system and of
-//     its configuration, so equal content has an equal id.
+//     its configuration, so equal content has an equal id, on every host: package
+//     ext4 writes images that depend on their content alone.
 //   - A file under its final name in the store is complete and on the disk:
 //     everything is written aside, synced and renamed. What a killed process
 //     leaves behind is swept by a later one.

@@ -31,7 +31,8 @@ const (
 
 func engineDir(dataDir string) string { return filepath.Join(dataDir, "buildkit") }
 
-// readyFD is where a new engine reports that it serves, or why it does not.
+// readyFD is where an engine that a Builder started reports that it serves, or
+// why it does not.
 const readyFD = 3
 
 // readiness is the report, one JSON object.
@@ -50,17 +51,21 @@ func EngineMain(ctx context.Context, args []string) error {
 	dir := flags.String("dir", "", "data directory")
 	idle := flags.Duration("idle", defaultEngineIdle, "time without work after which to leave")
 	limit := flags.Int64("cache-limit", defaultCacheLimit, "bytes the build cache may take")
+	readyPipe := flags.Bool("ready-pipe", false, fmt.Sprintf("descriptor %d is a pipe to report on", readyFD))
 	if err := flags.Parse(args); err != nil {
 		return fmt.Errorf("%s: %w", EngineCommand, err)
 	}
 	if !filepath.IsAbs(*dir) {
 		return fmt.Errorf("%s: --dir has to be an absolute path", EngineCommand)
 	}
-	ready := os.NewFile(readyFD, "ready")
-	report := func(r readiness) {
-		// Whoever started us by hand has no pipe there.
-		_ = json.NewEncoder(ready).Encode(r)
-		_ = ready.Close()
+	report := func(readiness) {}
+	if *readyPipe { // else the descriptor is somebody else's
+		ready := os.NewFile(readyFD, "ready")
+		report = func(r readiness) {
+			// Who waited may have gone.
+			_ = json.NewEncoder(ready).Encode(r)
+			_ = ready.Close()
+		}
 	}
 	err := runEngine(ctx, *dir, *idle, *limit, func() { report(readiness{}) })
 	if errors.Is(err, errLocked) {

@@ -20,6 +20,8 @@ var (
 	ErrNotRoot = errors.New("needs root")
 	// ErrArchive: an import source that is damaged, unsafe or of no known format.
 	ErrArchive = errors.New("unusable archive")
+	// ErrCorrupt: an image of the store whose content is not what it was.
+	ErrCorrupt = errors.New("image is damaged")
 	// ErrUnreachable: a registry or package mirror that does not answer.
 	ErrUnreachable = errors.New("unreachable")
 	// ErrEngine: the build engine could not be started or died.

@@ -2,6 +2,8 @@ package builder
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"time"
 )
 
@@ -91,4 +93,27 @@ func (b *Builder) Remove(ctx context.Context, nameOrID string, inUse func(id str
 		return err
 	}
 	return b.store.sweepBlobs()
+}
+
+// Verify reads the whole root file system of an image and compares it with its
+// digest. ErrCorrupt.
+func (b *Builder) Verify(ctx context.Context, nameOrID string) error {
+	img, err := b.Image(ctx, nameOrID)
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(img.RootfsPath)
+	if err != nil {
+		return fmt.Errorf("verify image %s: %w", nameOrID, err)
+	}
+	defer f.Close()
+	digest, err := digestSparse(ctx, f)
+	if err != nil {
+		return fmt.Errorf("verify image %s: %w", nameOrID, err)
+	}
+	if digest != img.RootfsDigest {
+		return withHint(fmt.Errorf("verify image %s: %w: its content has digest %s, want %s", nameOrID, ErrCorrupt, digest, img.RootfsDigest),
+			"remove it with sietch image rm and build it again")
+	}
+	return nil
 }

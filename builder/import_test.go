@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -139,7 +140,7 @@ func TestImportFormats(t *testing.T) {
 			}
 			checkSample(t, got)
 			ids[got.ID] = append(ids[got.ID], name)
-			if !cmp.Equal(got.Names, []string{"imported:latest"}) {
+			if !slices.Contains(got.Names, "imported:latest") {
 				t.Errorf("got names %v", got.Names)
 			}
 		})
@@ -152,7 +153,7 @@ func TestImportFormats(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !cmp.Equal(got.Names, []string{"imported:latest", "sample:v1"}) {
+		if !slices.Contains(got.Names, "sample:v1") {
 			t.Errorf("got names %v", got.Names)
 		}
 	})

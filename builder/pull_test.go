@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -85,7 +86,7 @@ func TestPull(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkSample(t, got)
-	if !cmp.Equal(got.Names, []string{ref}) {
+	if !slices.Contains(got.Names, ref) { // it may have others: its content is that of other tests' images
 		t.Errorf("got names %v", got.Names)
 	}
 	if !strings.Contains(out.String(), "layer 2 of 2") {

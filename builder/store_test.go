@@ -288,6 +288,30 @@ func TestStoreWithBrokenImage(t *testing.T) {
 	}
 }
 
+func TestVerify(t *testing.T) {
+	s := newStore(t)
+	b := &Builder{store: s}
+	img := put(t, s, "content", Config{}, "good")
+	if err := b.Verify(t.Context(), "good"); err != nil {
+		t.Errorf("got %v", err)
+	}
+	if err := os.Chmod(img.RootfsPath, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(img.RootfsPath, []byte("cOntent"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Verify(t.Context(), "good"); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("got %v", err)
+	}
+	if err := os.Remove(img.RootfsPath); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Verify(t.Context(), "good"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestStoreAmbiguousPrefix(t *testing.T) {
 	s := newStore(t)
 	seen := map[string]bool{}

@@ -11,6 +11,7 @@ import (
 const cmdline = "quiet panic=-1 reboot=t audit=0 net.ifnames=0" +
 	" cryptomgr.notests initcall_blacklist=load_system_certificate_list," +
 	"ftrace_check_for_weak_functions,trace_eval_init,tracer_init_tracefs" +
+	" lsm=landlock,yama,bpf" +
 	" noreplace-smp 8250.nr_uarts=1" +
 	" i8042.noaux i8042.nomux i8042.nopnp i8042.nokbd" +
 	" random.trust_cpu=on rdinit=/init"
