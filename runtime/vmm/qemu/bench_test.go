@@ -96,7 +96,7 @@ func benchMachine(b *testing.B, memory int64) {
 
 	state := filepath.Join(dir, "state")
 	dump := filepath.Join(dir, "dump")
-	contents, err := guestmem.NewContents(64 << 20)
+	contents, err := guestmem.NewContents(256 << 20)
 	must(err)
 	defer contents.Free()
 	commit := func() (pause, total time.Duration, early, late int64) {

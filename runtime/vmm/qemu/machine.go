@@ -26,6 +26,9 @@ type machine struct {
 	mu     sync.Mutex // serializes operations
 	line   *qmp       // to the monitor, kept for lingerTime
 	linger *time.Timer
+	// stopped: paused over this line. As long as it is held, nobody else can
+	// talk to the monitor and let the machine go.
+	stopped bool
 }
 
 var _ vmm.Machine = (*machine)(nil)
@@ -114,7 +117,7 @@ func (m *machine) hangUp() error {
 		m.linger.Stop()
 	}
 	line := m.line
-	m.line = nil
+	m.line, m.stopped = nil, false
 	return line.Close()
 }
 
@@ -138,17 +141,19 @@ func (m *machine) Pause(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.failed("pause", m.monitor(ctx, func(q *qmp) error {
-		if s, err := q.status(ctx); err != nil || !s.Running {
-			return err
+		if m.stopped {
+			return nil
 		}
-		m.flushDisks(q, ctx)
-		return q.run(ctx, "stop", nil, nil, nil)
+		m.flushDisks(ctx, q)
+		err := q.run(ctx, "stop", nil, nil, nil) // of a paused machine: nothing
+		m.stopped = err == nil
+		return err
 	}))
 }
 
 // flushDisks writes the dirty pages of the disk files, with the guest running.
 // It only makes the flush that follows shorter, so errors are left to that one.
-func (m *machine) flushDisks(q *qmp, ctx context.Context) {
+func (m *machine) flushDisks(ctx context.Context, q *qmp) {
 	var blocks []struct {
 		Inserted *struct {
 			File string `json:"file"`
@@ -178,7 +183,10 @@ func (m *machine) flushDisks(q *qmp, ctx context.Context) {
 func (m *machine) Resume(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.failed("resume", m.monitor(ctx, func(q *qmp) error { return q.run(ctx, "cont", nil, nil, nil) }))
+	return m.failed("resume", m.monitor(ctx, func(q *qmp) error {
+		m.stopped = false
+		return q.run(ctx, "cont", nil, nil, nil)
+	}))
 }
 
 // Paused asks QEMU. A machine that QEMU itself stopped, as it does when a disk
@@ -199,17 +207,20 @@ func (m *machine) SaveDevices(ctx context.Context, dir string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.failed("save devices of", m.monitor(ctx, func(q *qmp) error {
-		s, err := q.status(ctx)
-		if err != nil {
-			return err
-		}
-		if s.Running {
-			return fmt.Errorf("%w: it is running", vmm.ErrState)
+		if !m.stopped {
+			s, err := q.status(ctx)
+			if err != nil {
+				return err
+			}
+			if s.Running {
+				return fmt.Errorf("%w: it is running", vmm.ErrState)
+			}
 		}
 		if err := m.shape.Write(dir); err != nil {
 			return err
 		}
-		// A jailed QEMU can open nothing, so it is given the open file.
+		// A jailed QEMU can open nothing, so it is given the open file. It drops
+		// it after the connection has ended.
 		f, err := os.OpenFile(filepath.Join(dir, devicesName), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if err != nil {
 			return err
@@ -222,10 +233,7 @@ func (m *machine) SaveDevices(ctx context.Context, dir string) error {
 			return err
 		}
 		name := fmt.Sprintf("/dev/fdset/%d", set.ID)
-		err = q.run(ctx, "xen-save-devices-state", map[string]any{"filename": name}, nil, nil)
-		// The set is of no use after; QEMU would drop it with the connection.
-		err = errors.Join(err, q.run(context.WithoutCancel(ctx), "remove-fd", map[string]any{"fdset-id": set.ID}, nil, nil))
-		if err != nil {
+		if err := q.run(ctx, "xen-save-devices-state", map[string]any{"filename": name}, nil, nil); err != nil {
 			return err
 		}
 		if st, err := f.Stat(); err != nil || st.Size() == 0 {
@@ -240,6 +248,7 @@ func (m *machine) SaveDevices(ctx context.Context, dir string) error {
 func (m *machine) Shutdown(ctx context.Context) error {
 	m.mu.Lock()
 	err := m.monitor(ctx, func(q *qmp) error {
+		m.stopped = false
 		if err := q.run(ctx, "cont", nil, nil, nil); err != nil {
 			return err
 		}

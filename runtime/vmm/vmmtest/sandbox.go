@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"io"
 	"os"
@@ -207,7 +208,7 @@ func (m *machine) advance(n uint64) uint64 {
 		default:
 		}
 		if time.Now().After(deadline) {
-			m.t.Fatalf("no %d ticks after %d within %s; console:\n%s", n, start, patience, m.console())
+			m.t.Fatalf("no %d ticks after %d within %s; threads:\n%sconsole:\n%s", n, start, patience, m.threads(), m.console())
 		}
 	}
 }
@@ -215,6 +216,20 @@ func (m *machine) advance(n uint64) uint64 {
 func (m *machine) console() string {
 	data, _ := os.ReadFile(m.spec.ConsoleLog)
 	return string(data[max(0, len(data)-2000):])
+}
+
+// threads says what the VMM's threads are doing, for when nothing happens.
+func (m *machine) threads() string {
+	var out strings.Builder
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", m.Handle().PID))
+	for _, task := range tasks {
+		for _, file := range []string{"comm", "stat", "wchan", "schedstat"} {
+			data, _ := os.ReadFile(filepath.Join(task, file))
+			fmt.Fprintf(&out, "%s ", strings.TrimSpace(string(data)))
+		}
+		out.WriteByte('\n')
+	}
+	return out.String()
 }
 
 // diskTick is the tick that the guest wrote to its disk last.

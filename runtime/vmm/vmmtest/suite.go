@@ -462,7 +462,7 @@ func testPowerOff(t *testing.T, b *bench) {
 	select {
 	case <-m.Done():
 	case <-time.After(patience):
-		t.Fatalf("guest that powered off is still there; console:\n%s", m.console())
+		t.Fatalf("guest that powered off is still there; threads:\n%sconsole:\n%s", m.threads(), m.console())
 	}
 	if err := m.Err(); err != nil {
 		t.Errorf("a guest that powered off: got %v, want a clean end", err)
