@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/branches"
 	"github.com/sietch-dev/sietch/netplumb"
@@ -147,6 +148,7 @@ func (e *Local) chooseBranch(ctx context.Context, s *branches.Store, r *record, 
 // old state is put back.
 func (e *Local) swap(ctx context.Context, r *record, t *target, saved *branches.Commit) error {
 	old := *r
+	swapped := false
 	p, err := e.plumber()
 	if err != nil {
 		return err
@@ -161,11 +163,9 @@ func (e *Local) swap(ctx context.Context, r *record, t *target, saved *branches.
 			return fmt.Errorf("cut connections of %s: %w", r.Name, err)
 		}
 	}
-	previous := t.tmp.path("previous.ext4")
-	if err := os.Rename(e.layer(r.ID), previous); err != nil {
-		return err
-	}
-	if err = os.Rename(t.layer, e.layer(r.ID)); err == nil {
+	// One step, so that a kill leaves the sandbox with the one disk or the other.
+	if err = exchange(t.layer, e.layer(r.ID)); err == nil {
+		swapped = true
 		r.Machine = t.mach
 		r.Machine.NetworkMode = r.Network.Mode
 		if err = e.start(ctx, r, t.from); err == nil {
@@ -177,8 +177,10 @@ func (e *Local) swap(ctx context.Context, r *record, t *target, saved *branches.
 	generation := r.Memory.Generation
 	*r = old
 	r.Memory.Generation, r.Handle, r.Want = generation, nil, wantStopped
-	if rerr := os.Rename(previous, e.layer(r.ID)); rerr != nil {
-		return errors.Join(err, fmt.Errorf("put back disk of %s: %w", r.Name, rerr))
+	if swapped {
+		if rerr := exchange(t.layer, e.layer(r.ID)); rerr != nil {
+			return errors.Join(err, fmt.Errorf("put back disk of %s: %w", r.Name, rerr))
+		}
 	}
 	var back source
 	switch {
@@ -192,6 +194,14 @@ func (e *Local) swap(ctx context.Context, r *record, t *target, saved *branches.
 		return errors.Join(err, fmt.Errorf("go back to the state before: %w", berr), e.save(r))
 	}
 	return errors.Join(fmt.Errorf("check out (the sandbox is as it was): %w", err), e.save(r))
+}
+
+// exchange swaps two files.
+func exchange(a, b string) error {
+	if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
+		return fmt.Errorf("exchange %s and %s: %w", a, b, err)
+	}
+	return nil
 }
 
 // moveHead notes the checkout in the store.
