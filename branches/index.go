@@ -26,15 +26,28 @@ const (
 // index is the store's Badger database. Bodies are never in it, so values stay
 // in the LSM tree and the value log stays empty.
 type index struct {
-	db     *badger.DB
-	faults *faults
-	gets   atomic.Int64 // lookups so far, for tests that count reads
+	db   *badger.DB
+	dir  string
+	opts indexOptions
+	gets atomic.Int64 // lookups so far, for tests that count reads
 }
 
-// openIndex opens the database. Without roomy no tables are merged, which
-// could need as much space as the index has already.
-func openIndex(dir string, roomy bool, log *slog.Logger, f *faults) (*index, error) {
-	l := &badgerLog{log: log}
+// maxFreshTables is how many tables not merged with the others are put up with.
+// Every command that writes leaves one, and every lookup goes through all.
+const maxFreshTables = 12
+
+// indexOptions say how to open the database.
+type indexOptions struct {
+	log    *slog.Logger
+	faults *faults
+	// roomy: there is space to write all tables anew. Otherwise none are merged.
+	roomy bool
+	// mergeOnClose merges fresh tables into the others at close.
+	mergeOnClose bool
+}
+
+func openIndex(dir string, io indexOptions) (*index, error) {
+	l := &badgerLog{log: io.log}
 	o := badger.DefaultOptions(dir).
 		WithLogger(l).
 		WithMetricsEnabled(false).
@@ -51,12 +64,10 @@ func openIndex(dir string, roomy bool, log *slog.Logger, f *faults) (*index, err
 		WithBlockCacheSize(0).
 		WithChecksumVerificationMode(options.OnBlockRead).
 		WithNumCompactors(2).
-		// A command adds one table at close and is gone before a compaction
-		// is worth starting; leave more of them than Badger would.
-		WithNumLevelZeroTables(12).
-		WithNumLevelZeroTablesStall(36).
-		WithCompactL0OnClose(false)
-	if !roomy {
+		WithNumLevelZeroTables(maxFreshTables).
+		WithNumLevelZeroTablesStall(3 * maxFreshTables).
+		WithCompactL0OnClose(io.mergeOnClose)
+	if !io.roomy {
 		o = o.WithNumCompactors(0)
 	}
 	db, err := badger.Open(o)
@@ -67,14 +78,31 @@ func openIndex(dir string, roomy bool, log *slog.Logger, f *faults) (*index, err
 		// Badger leaves out a table it cannot read; for a store that is lost data.
 		return nil, errors.Join(&CorruptError{Kind: "index", Object: dir, Reason: *bad}, db.Close())
 	}
-	return &index{db: db, faults: f}, nil
+	return &index{db: db, dir: dir, opts: io}, nil
 }
 
+// close writes the memtable out. A short-lived process gives Badger no time to
+// merge tables beside its work, so every so many times that is done here.
 func (ix *index) close() error {
+	fresh := 1
+	for _, t := range ix.db.Tables() {
+		if t.Level == 0 {
+			fresh++
+		}
+	}
 	if err := ix.db.Close(); err != nil {
 		return fmt.Errorf("close index: %w", err)
 	}
-	return nil
+	if fresh <= maxFreshTables || !ix.opts.roomy || ix.opts.mergeOnClose {
+		return nil
+	}
+	again := ix.opts
+	again.mergeOnClose = true
+	merging, err := openIndex(ix.dir, again)
+	if err != nil {
+		return err
+	}
+	return merging.close()
 }
 
 // bytes is the size of the tables on disk.
@@ -182,13 +210,13 @@ func (ix *index) atomically(step string, fn func(tx *change) error) error {
 	if err := fn(tx); err != nil {
 		return err
 	}
-	if err := ix.faults.at(step); err != nil {
+	if err := ix.opts.faults.at(step); err != nil {
 		return fmt.Errorf("write index: %w", err)
 	}
 	if err := txn.Commit(); err != nil {
 		return fmt.Errorf("write index: %w", err)
 	}
-	return ix.faults.after(step)
+	return ix.opts.faults.after(step)
 }
 
 // change is a transaction being built.
@@ -235,14 +263,14 @@ func (b *batch) delete(key []byte) error {
 }
 
 func (b *batch) flush() error {
-	if err := b.ix.faults.at(b.step); err != nil {
+	if err := b.ix.opts.faults.at(b.step); err != nil {
 		b.wb.Cancel()
 		return fmt.Errorf("write index: %w", err)
 	}
 	if err := b.wb.Flush(); err != nil {
 		return fmt.Errorf("write index: %w", err)
 	}
-	return b.ix.faults.after(b.step)
+	return b.ix.opts.faults.after(b.step)
 }
 
 func (b *batch) cancel() { b.wb.Cancel() }

@@ -213,6 +213,32 @@ func TestInterruptedCreation(t *testing.T) {
 	}
 }
 
+// Hundreds of short commands do not make the index of the next one slow.
+func TestManyShortCommands(t *testing.T) {
+	dir := filepath.Join(memoryDir(t), "store")
+	var tip Hash
+	most := 0
+	for range 60 {
+		s := openStore(t, Options{Dir: dir})
+		h := newHistory(t, s)
+		old := tip
+		tip = commit(t, h.w, &Commit{Kind: KindDisk, Message: old.String()}, Update{Refs: []RefUpdate{{Name: BranchRef("main"), Old: old, New: Self}}})
+		h.w.Close()
+		most = max(most, len(s.index.db.Tables()))
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if most > maxFreshTables+4 {
+		t.Errorf("up to %d tables", most)
+	}
+	s := openStore(t, Options{Dir: dir})
+	if n := mustUsage(t, s).Commits; n != 60 {
+		t.Errorf("%d commits, want 60", n)
+	}
+	wantClean(t, s)
+}
+
 // An index that was lost is not taken for an empty one, and the packs stay.
 func TestLostIndex(t *testing.T) {
 	d := newDamaged(t)

@@ -107,7 +107,7 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 			return nil, fmt.Errorf("open store: %w", err)
 		}
 	}
-	if s.index, err = openIndex(filepath.Join(o.Dir, "index"), roomy, s.log, o.faults); err != nil {
+	if s.index, err = openIndex(filepath.Join(o.Dir, "index"), indexOptions{log: s.log, faults: o.faults, roomy: roomy}); err != nil {
 		return nil, err
 	}
 	if err := s.markIndex(fresh); err != nil {
