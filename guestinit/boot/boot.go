@@ -81,7 +81,7 @@ func Run() (*System, error) {
 		return s, err
 	}
 	s.Modules = m
-	if err := m.loadForDevices(); err != nil {
+	if err := m.loadForRoot(); err != nil {
 		return s, err
 	}
 	s.done("modules")

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -200,29 +201,54 @@ func matchAlias(pattern, name string) bool {
 	return ok && err == nil
 }
 
-// loadForDevices loads the transports of the machine, then the drivers of what
-// turned up behind them.
-func (m *Modules) loadForDevices() error {
-	for _, buses := range [][]string{{"platform", "pci"}, {"virtio"}} {
-		var wanted []string
-		for _, bus := range buses {
-			aliases, err := modaliases("/sys/bus/" + bus + "/devices")
-			if err != nil {
-				return err
-			}
-			for _, a := range aliases {
-				for _, name := range m.Match(a) {
-					if strings.HasPrefix(name, "virtio") { // the rest can wait
-						wanted = append(wanted, name)
-					}
+// rootDrivers are the drivers without which there is no root and no agent.
+// Others wait until the host can reach the machine.
+var rootDrivers = []string{"virtio_blk", "virtio_net"}
+
+// loadForRoot loads the transports of the machine, then the drivers of disks
+// and network card behind them.
+func (m *Modules) loadForRoot() error {
+	transports, err := m.wanted("platform", "pci")
+	if err != nil {
+		return err
+	}
+	if err := m.loadAll(transports); err != nil {
+		return err
+	}
+	drivers, err := m.wanted("virtio")
+	if err != nil {
+		return err
+	}
+	return m.loadAll(slices.DeleteFunc(drivers, func(name string) bool { return !slices.Contains(rootDrivers, name) }))
+}
+
+// LoadForDevices loads the drivers of all other virtual devices that are there,
+// and forgets those of devices that are not.
+func (m *Modules) LoadForDevices() error {
+	drivers, err := m.wanted("virtio")
+	if err != nil {
+		return err
+	}
+	return errors.Join(m.loadAll(drivers), m.dropBootModules())
+}
+
+// wanted names the virtio modules for what is on some buses.
+func (m *Modules) wanted(buses ...string) ([]string, error) {
+	var names []string
+	for _, bus := range buses {
+		aliases, err := modaliases("/sys/bus/" + bus + "/devices")
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range aliases {
+			for _, name := range m.Match(a) {
+				if strings.HasPrefix(name, "virtio") {
+					names = append(names, name)
 				}
 			}
 		}
-		if err := m.loadAll(wanted); err != nil {
-			return err
-		}
 	}
-	return nil
+	return names, nil
 }
 
 // loadAll loads several modules at the same time: the kernel links them

@@ -97,7 +97,6 @@ func (s *System) enterRoot() error {
 		return fmt.Errorf("create %s: %w", StateDir, err)
 	}
 	s.remark(os.RemoveAll(filepath.Dir(configFile)))
-	s.remark(s.Modules.dropBootModules())
 	if err := unix.Chdir(rootDir); err != nil {
 		return fmt.Errorf("enter root: %w", err)
 	}

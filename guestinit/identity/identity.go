@@ -23,9 +23,6 @@ type Options struct {
 	Start func(cmd *exec.Cmd) (pid int, wait func() (unix.WaitStatus, error), err error)
 	// Env is the sandbox's environment, given to hooks.
 	Env []string
-	// Remark hears what did not work and does not matter enough to refuse the
-	// copy. Nil ignores it.
-	Remark func(error)
 }
 
 // Applier gives this copy of the machine its identity.
@@ -42,20 +39,26 @@ type Applier struct {
 	hooksDir    string
 }
 
-// New returns an Applier for the running kernel.
-func New(o Options) *Applier {
-	if o.Remark == nil {
-		o.Remark = func(error) {}
+// New returns an Applier for the running kernel. It is held for the rest of the
+// process's life.
+func New(o Options) (*Applier, error) {
+	// Held open: see mappedFile.
+	random, err := os.OpenFile("/dev/urandom", os.O_WRONLY, 0)
+	if err != nil {
+		return nil, err
 	}
-	return &Applier{
+	a := &Applier{
 		o:           o,
-		credit:      creditEntropy,
+		credit:      func(seed []byte) error { return creditEntropy(random, seed) },
 		setHostname: func(name string) error { return unix.Sethostname([]byte(name)) },
 		now:         time.Now,
 		uptime:      uptime,
 		setTime:     setTime,
 		hooksDir:    "/etc/sietch/fork.d",
 	}
+	// Where it does not exist, the kernel remembers that from now on.
+	_, _ = os.Lstat(a.hooksDir)
+	return a, nil
 }
 
 // minEntropy is what a fork must bring: the size of the kernel's key.
@@ -135,16 +138,12 @@ func setTime(t time.Time) error {
 // creditEntropy mixes seed into the kernel's pool, counts it as entropy and
 // makes the generator take a new key from the pool at once, so that no byte
 // drawn from now on is one a sibling draws as well.
-func creditEntropy(seed []byte) error {
-	f, err := os.OpenFile("/dev/urandom", os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := addEntropy(int(f.Fd()), seed); err != nil {
+func creditEntropy(random *os.File, seed []byte) error {
+	fd := int(random.Fd())
+	if err := addEntropy(fd, seed); err != nil {
 		return fmt.Errorf("add entropy: %w", err)
 	}
-	if err := unix.IoctlSetInt(int(f.Fd()), unix.RNDRESEEDCRNG, 0); err != nil {
+	if err := unix.IoctlSetInt(fd, unix.RNDRESEEDCRNG, 0); err != nil {
 		return fmt.Errorf("take a new key: %w", err)
 	}
 	return nil

@@ -23,8 +23,12 @@ type fake struct {
 }
 
 func newFake(t *testing.T, names *Names) *fake {
-	f := &fake{clock: time.Unix(1_800_000_000, 0)}
-	f.Applier = New(Options{Names: names, Start: start})
+	t.Helper()
+	a, err := New(Options{Names: names, Start: start})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fake{Applier: a, clock: time.Unix(1_800_000_000, 0)}
 	f.credit = func(b []byte) error { f.log = append(f.log, "entropy "+string(b[:4])); return nil }
 	f.setHostname = func(s string) error { f.log = append(f.log, "hostname "+s); return nil }
 	f.now = func() time.Time { return f.clock }

@@ -14,9 +14,12 @@ import (
 )
 
 // Names are the files that say who this machine is. They are kept in memory and
-// mounted over the image's: giving a copy its own is then a few writes, and no
-// layer, diff or merge contains what is this copy's alone.
-type Names struct{ dir string }
+// mounted over the image's, so that no layer, diff or merge contains what is
+// this copy's alone. Giving a copy its own is a few stores to mapped memory.
+type Names struct {
+	dir   string
+	files map[string]*mappedFile
+}
 
 // The files, as they are called in the directory of Names.
 const (
@@ -26,6 +29,9 @@ const (
 	machineID = "machine-id"
 	bootID    = "boot_id"
 )
+
+// nameFiles are those that an identity changes.
+var nameFiles = []string{hostname, hosts, machineID, bootID}
 
 // NamesOptions say what Mount mounts.
 type NamesOptions struct {
@@ -51,7 +57,6 @@ func Mount(o NamesOptions) (_ *Names, remarks []error, err error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, nil, fmt.Errorf("make names: %w", err)
 	}
-	n := &Names{o.Dir}
 	nameServer := ""
 	if o.DNS != "" {
 		nameServer = "nameserver " + o.DNS + "\n"
@@ -60,6 +65,10 @@ func Mount(o NamesOptions) (_ *Names, remarks []error, err error) {
 		if err := os.WriteFile(filepath.Join(o.Dir, name), []byte(text), 0o644); err != nil {
 			return nil, nil, fmt.Errorf("make names: %w", err)
 		}
+	}
+	n, err := OpenNames(o.Dir)
+	if err != nil {
+		return nil, nil, err
 	}
 	remark := func(err error) {
 		if err != nil {
@@ -80,8 +89,19 @@ func Mount(o NamesOptions) (_ *Names, remarks []error, err error) {
 	return n, remarks, nil
 }
 
-// OpenNames is Names that another process has mounted from dir.
-func OpenNames(dir string) *Names { return &Names{dir} }
+// OpenNames is Names that another process has mounted from dir. It is held for
+// the rest of the process's life.
+func OpenNames(dir string) (*Names, error) {
+	n := &Names{dir, make(map[string]*mappedFile)}
+	for _, name := range nameFiles {
+		f, err := mapFile(filepath.Join(dir, name))
+		if err != nil {
+			return nil, fmt.Errorf("open names: %w", err)
+		}
+		n.files[name] = f
+	}
+	return n, nil
+}
 
 // cover mounts a file of ours over one of the machine's. Where that is missing
 // it is left out, or made if create is set, with the directories in front of it.
@@ -179,8 +199,7 @@ func resolve(root, path string) (string, error) {
 	return at, nil
 }
 
-// write puts an identity's names into the files. They are written in place: a
-// new file would not be the one that is mounted.
+// write puts an identity's names into the files.
 func (n *Names) write(id proto.Identity) error {
 	for _, f := range []struct{ name, value, text string }{
 		{hostname, id.Hostname, id.Hostname + "\n"},
@@ -191,33 +210,21 @@ func (n *Names) write(id proto.Identity) error {
 		if f.value == "" {
 			continue
 		}
-		if err := overwrite(filepath.Join(n.dir, f.name), f.text); err != nil {
+		if err := n.files[f.name].set(f.text); err != nil {
 			return fmt.Errorf("write %s: %w", f.name, err)
 		}
 	}
 	return nil
 }
 
-// overwrite replaces the content of a file in place.
-func overwrite(path, text string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if _, err := f.WriteString(text); err != nil {
-		return err
-	}
-	if err := f.Truncate(int64(len(text))); err != nil {
-		return err
-	}
-	return f.Close()
-}
-
+// hostsFile has the same length whatever the name, as long as that is a host
+// name: a file that keeps its length is replaced without a system call.
 func hostsFile(name string) string {
-	text := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+	const longest = 64
+	line := ""
 	if name != "" {
-		text += proto.GuestAddr + "\t" + name + "\n"
+		line = proto.GuestAddr + "\t" + name
 	}
-	return text
+	line += strings.Repeat(" ", max(0, len(proto.GuestAddr)+1+longest-len(line)))
+	return "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" + line + "\n"
 }

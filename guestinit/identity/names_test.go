@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sort"
 	"strings"
 	"testing"
@@ -189,7 +190,7 @@ func TestNamesContent(t *testing.T) {
 		hostname: "b\n", machineID: "56\n", bootID: "b2\n",
 		hosts: "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n169.254.77.2\tb\n",
 	} {
-		if got := read(n, name); got != want {
+		if got := regexp.MustCompile(" +\n").ReplaceAllString(read(n, name), "\n"); got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
@@ -198,7 +199,23 @@ func TestNamesContent(t *testing.T) {
 	}
 	// What an identity does not say stays.
 	apply(proto.Identity{BootID: "b3"})
-	if got := read(n, hostname) + read(OpenNames(n.dir), bootID); got != "b\nb3\n" {
+	if got := read(n, hostname) + read(n, bootID); got != "b\nb3\n" {
 		t.Errorf("got %q", got)
+	}
+	// Another process's view.
+	other, err := OpenNames(n.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"c", "a-longer-one", "d"} {
+		if err := other.write(proto.Identity{Hostname: name}); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(n, hostname); got != name+"\n" {
+			t.Errorf("got %q, want %q", got, name+"\n")
+		}
+	}
+	if err := other.write(proto.Identity{MachineID: strings.Repeat("x", 5000)}); !errors.Is(err, unix.EFBIG) {
+		t.Errorf("more than a page: %v", err)
 	}
 }

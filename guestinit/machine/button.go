@@ -6,20 +6,29 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/sietch-dev/sietch/guestinit/boot"
 )
 
-// buttonDelay keeps the drivers of the power button out of the way of what a
-// fresh machine is wanted for.
-const buttonDelay = 500 * time.Millisecond
+// quietAfter keeps what can wait out of the way of what a fresh machine is
+// wanted for.
+const quietAfter = 500 * time.Millisecond
+
+// settleDown does what can wait: the power button, and giving back the memory
+// that only booting needed, so that it is in no commit, and no collection of
+// garbage falls into the first moments of a fork.
+func (m *Machine) settleDown(modules *boot.Modules) {
+	time.Sleep(quietAfter)
+	m.watchPowerButton(modules)
+	debug.FreeOSMemory()
+}
 
 // watchPowerButton powers the machine off when the VMM presses its button,
 // which is how the host asks when it cannot reach the agent.
 func (m *Machine) watchPowerButton(modules *boot.Modules) {
-	time.Sleep(buttonDelay)
 	for _, name := range []string{"button", "evdev"} {
 		if modules.Has(name) {
 			if err := modules.Load(name); err != nil {

@@ -50,13 +50,18 @@ func HandOver(s *boot.System) error {
 		return err
 	}
 	// Before the init system: it draws random numbers and logs times.
-	if err := identity.New(identity.Options{Names: names}).Apply(context.Background(), s.Config.Identity); err != nil {
+	first, err := identity.New(identity.Options{Names: names})
+	if err == nil {
+		err = first.Apply(context.Background(), s.Config.Identity)
+	}
+	if err != nil {
 		return fmt.Errorf("apply identity: %w", err)
 	}
 	if err := startBeside(s); err != nil {
 		return fmt.Errorf("start agent: %w", err)
 	}
 	s.Ready()
+	report(s.Modules.LoadForDevices())
 	return fmt.Errorf("start %s: %w", path, syscall.Exec(path, s.Config.Args, env))
 }
 
@@ -122,7 +127,11 @@ func RunBesideInit() error {
 	report(os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0))
 
 	unix.CloseOnExec(layerFD)
-	m, err := newMachine(c, os.NewFile(layerFD, "layer"), identity.OpenNames(namesDir))
+	names, err := identity.OpenNames(namesDir)
+	if err != nil {
+		return err
+	}
+	m, err := newMachine(c, os.NewFile(layerFD, "layer"), names)
 	if err != nil {
 		return err
 	}
@@ -135,7 +144,7 @@ func RunBesideInit() error {
 	if modules, err := boot.OpenModules(); err != nil {
 		report(err)
 	} else {
-		go m.watchPowerButton(modules)
+		go m.settleDown(modules)
 	}
 	return m.server.Serve(ln)
 }

@@ -63,9 +63,10 @@ func Run(s *boot.System) error {
 	}
 	served := make(chan error, 1)
 	go func() { served <- m.server.Serve(ln) }()
-	m.startMain()
 	s.Ready()
-	go m.watchPowerButton(s.Modules)
+	report(s.Modules.LoadForDevices())
+	m.startMain()
+	go m.settleDown(s.Modules)
 	return <-served
 }
 
@@ -83,7 +84,11 @@ func newMachine(c proto.Config, layer *os.File, names *identity.Names) (*Machine
 		return nil, err
 	}
 	m := &Machine{config: c, layer: layer, reaper: r}
-	m.identity = identity.New(identity.Options{Names: names, Start: m.start, Env: c.Env, Remark: func(err error) { report(err) }})
+	m.main.pending = len(c.Args) > 0
+	m.identity, err = identity.New(identity.Options{Names: names, Start: m.start, Env: c.Env})
+	if err != nil {
+		return nil, err
+	}
 	gateway := netip.MustParseAddr(proto.GatewayAddr)
 	m.server = agent.New(agent.Options{
 		Env:         c.Env,

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,6 +22,7 @@ const mainOutput = "/dev/hvc0"
 // mainProcess is the image's command.
 type mainProcess struct {
 	mu      sync.Mutex
+	pending bool            // there is one, and it has not been tried yet
 	process *reaper.Process // nil: never started
 	code    *int            // nil: running or never started
 }
@@ -28,9 +30,9 @@ type mainProcess struct {
 func (p *mainProcess) status() proto.MainStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := proto.MainStatus{ExitCode: p.code}
-	if p.process != nil && p.code == nil {
-		s.Running, s.PID = true, p.process.PID
+	s := proto.MainStatus{ExitCode: p.code, Running: p.code == nil && (p.pending || p.process != nil)}
+	if s.Running && p.process != nil {
+		s.PID = p.process.PID
 	}
 	return s
 }
@@ -38,7 +40,7 @@ func (p *mainProcess) status() proto.MainStatus {
 func (p *mainProcess) ended(code int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.code = &code
+	p.pending, p.code = false, &code
 }
 
 // startMain starts the image's command, if it has one. That it cannot be
@@ -110,7 +112,7 @@ type writerOnly struct{ io.Writer }
 // openMainOutput opens the log for writing, or the console where the machine
 // has no virtio console.
 func openMainOutput() *os.File {
-	f, err := os.OpenFile(mainOutput, os.O_WRONLY|unix.O_NOCTTY, 0)
+	f, err := openVirtioConsole()
 	if err != nil {
 		if f, err = os.OpenFile("/dev/console", os.O_WRONLY|unix.O_NOCTTY, 0); err != nil {
 			return os.Stderr
@@ -121,6 +123,22 @@ func openMainOutput() *os.File {
 		report(fmt.Errorf("prepare %s: %w", mainOutput, err))
 	}
 	return f
+}
+
+// openVirtioConsole opens the first port. Its driver learns of ports by messages
+// from the VMM, so a device that is there may have its port only a little later.
+func openVirtioConsole() (*os.File, error) {
+	const portLimit = 2 * time.Second
+	for end := time.Now().Add(portLimit); ; time.Sleep(2 * time.Millisecond) {
+		f, err := os.OpenFile(mainOutput, os.O_WRONLY|unix.O_NOCTTY, 0)
+		if err == nil || time.Now().After(end) {
+			return f, err
+		}
+		devices, _ := filepath.Glob("/sys/bus/virtio/drivers/virtio_console/virtio*")
+		if len(devices) == 0 {
+			return nil, err
+		}
+	}
 }
 
 // makeRaw makes a terminal pass bytes on as they are.
