@@ -239,6 +239,9 @@ func (w *Writer) Commit(ctx context.Context, c *Commit, tx Update) (Hash, error)
 	if err := tx.validate(true); err != nil {
 		return Hash{}, err
 	}
+	if err := w.keep(c); err != nil {
+		return Hash{}, fmt.Errorf("commit: %w", err)
+	}
 	if err := w.flush(ctx); err != nil {
 		return Hash{}, w.fail(fmt.Errorf("commit: %w", err))
 	}
@@ -260,7 +263,6 @@ func (w *Writer) Commit(ctx context.Context, c *Commit, tx Update) (Hash, error)
 		}
 		return s.apply(ch, tx, id)
 	})
-	s.rootGen.Add(1)
 	if err != nil {
 		return Hash{}, fmt.Errorf("commit: %w", err)
 	}
@@ -269,6 +271,34 @@ func (w *Writer) Commit(ctx context.Context, c *Commit, tx Update) (Hash, error)
 	w.lease.mu.Unlock()
 	c.ID = id
 	return id, nil
+}
+
+// keep enters what a commit names in the lease, also if it was not written under
+// it: a commit may share a map with its parent as it is.
+func (w *Writer) keep(c *Commit) error {
+	for _, m := range []*Map{c.Memory, &c.Disk} {
+		if m == nil {
+			continue
+		}
+		if err := w.s.pin(w.lease, *m); err != nil {
+			return err
+		}
+	}
+	if !c.Devices.IsZero() && !w.lease.has(c.Devices) {
+		w.s.leases.mu.RLock()
+		defer w.s.leases.mu.RUnlock()
+		v := w.s.index.view()
+		defer v.discard()
+		ok, err := v.has(hashKey(tableBlob, c.Devices))
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return fmt.Errorf("devices %s: %w", c.Devices.Short(), ErrNotFound)
+		}
+		w.lease.add(c.Devices)
+	}
+	return nil
 }
 
 // checkLinks makes sure that everything a commit names is there, and returns

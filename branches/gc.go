@@ -33,8 +33,9 @@ type GCPlan struct {
 
 	s    *Store
 	opts GCOptions
-	gen  int64 // of the roots it was made from
 	live *liveSet
+	// collection counts the collections there had been.
+	collection int64
 }
 
 // GCResult says what Execute did.
@@ -49,19 +50,19 @@ type GCResult struct {
 // and readers, extra roots, commits within grace. It changes nothing; a store
 // in which something reachable is missing is refused with ErrCorrupt.
 func (s *Store) PlanGC(ctx context.Context, o GCOptions) (*GCPlan, error) {
-	end, err := s.begin()
+	end, err := s.beginRead()
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	p := &GCPlan{s: s, opts: o, gen: s.rootGen.Load()}
+	p := &GCPlan{s: s, opts: o, live: newLiveSet(), collection: s.collections.Load()}
 	v, roots, err := s.roots(o)
 	if err != nil {
 		return nil, fmt.Errorf("plan gc: %w", err)
 	}
 	defer v.discard()
 	p.ReflogEntries = int64(len(roots.expired))
-	if p.live, err = mark(ctx, v, roots); err != nil {
+	if err := p.live.mark(ctx, v, roots); err != nil {
 		return nil, fmt.Errorf("plan gc: %w", err)
 	}
 	if err := p.count(ctx, v); err != nil {
@@ -140,8 +141,7 @@ type gcRoots struct {
 
 // roots collects them, from the leases and from a picture of the index that it
 // returns as well, for the walk from them. The leases come first: what they
-// name must be in the picture. The other way round, what a picture is too old
-// to have has raised the store's rootGen.
+// name must be in the picture.
 func (s *Store) roots(o GCOptions) (_ *view, r gcRoots, err error) {
 	r = gcRoots{commits: append([]Hash(nil), o.ExtraRoots...), maps: map[Hash]int{}}
 	for _, l := range s.leases.all() {

@@ -136,6 +136,5 @@ func (s *Store) pin(l *lease, m Map) error {
 	l.mu.Lock()
 	l.roots[m.Root] = m.rootLevel()
 	l.mu.Unlock()
-	s.rootGen.Add(1)
 	return nil
 }

@@ -28,27 +28,27 @@ func (l *liveSet) hasChunk(h Hash) bool  { _, ok := l.chunks[chunkMark(h)]; retu
 
 func chunkMark(h Hash) uint64 { return binary.LittleEndian.Uint64(h[:]) }
 
-// mark walks everything the roots reach. It is a function of the roots and of
-// one picture of the index alone. A missing object is ErrCorrupt: collecting
-// around a hole could remove what a repair needs.
-func mark(ctx context.Context, v *view, roots gcRoots) (*liveSet, error) {
-	m := &marker{v: v, live: &liveSet{
-		commits: map[Hash]struct{}{}, blobs: map[Hash]struct{}{}, nodes: map[Hash]struct{}{},
-		bases: map[Hash]struct{}{}, chunks: map[uint64]struct{}{},
-	}}
+func newLiveSet() *liveSet {
+	return &liveSet{commits: map[Hash]struct{}{}, blobs: map[Hash]struct{}{}, nodes: map[Hash]struct{}{},
+		bases: map[Hash]struct{}{}, chunks: map[uint64]struct{}{}}
+}
+
+// mark adds everything the roots reach. It is a function of the roots and of
+// one picture of the index alone, and visits only what is not marked yet. A
+// missing object is ErrCorrupt: collecting around a hole could remove what a
+// repair needs. After an error the set is of no use.
+func (l *liveSet) mark(ctx context.Context, v *view, roots gcRoots) error {
+	m := &marker{v: v, live: l}
 	for h, level := range roots.maps {
 		m.addNode(h, level)
 	}
 	if err := m.commits(ctx, roots.commits); err != nil {
-		return nil, err
+		return err
 	}
 	if err := m.inner(ctx); err != nil {
-		return nil, err
+		return err
 	}
-	if err := m.leafPages(ctx); err != nil {
-		return nil, err
-	}
-	return m.live, nil
+	return m.leafPages(ctx)
 }
 
 type marker struct {

@@ -222,7 +222,7 @@ func TestCommitIsChecked(t *testing.T) {
 		text string
 	}{
 		{"parent", Commit{Kind: KindDisk, Parents: []Hash{{1}}}, ErrNotFound, "parent"},
-		{"disk", Commit{Kind: KindDisk, Disk: Map{Root: Hash{1}, SizeBytes: 4096, PageBytes: 4096}}, ErrNotFound, "disk"},
+		{"disk", Commit{Kind: KindDisk, Disk: Map{Root: Hash{1}, SizeBytes: 4096, PageBytes: 4096}}, ErrNotFound, "map"},
 		{"devices", Commit{Kind: KindFull, Memory: &Map{PageBytes: 4096}, Devices: Hash{1}}, ErrNotFound, "devices"},
 		{"memory", Commit{Kind: KindFull}, nil, "memory: missing"},
 		{"kind", Commit{Kind: "half"}, nil, `unknown kind "half"`},

@@ -53,8 +53,8 @@ type Store struct {
 	collecting sync.Mutex
 
 	leases leases
-	// rootGen grows with every change of what gc starts from.
-	rootGen atomic.Int64
+	// collections counts executed collections.
+	collections atomic.Int64
 }
 
 // Open opens the store at o.Dir and creates it when the directory is missing or

@@ -71,41 +71,35 @@ func (r *gcRun) decide(ctx context.Context, p *GCPlan) error {
 	for _, h := range p.Commits {
 		planned[h] = true
 	}
-	live, gen := p.live, p.gen
-	for attempt := 0; ; attempt++ {
-		s.leases.mu.Lock()
-		if s.rootGen.Load() == gen {
-			err := r.removeCommits(p, live)
-			s.leases.mu.Unlock()
-			return err
-		}
-		// Roots have changed since that live set was made. After some tries
-		// beside the writers that change them, they are made to wait.
-		patient := attempt < 3
-		if patient {
-			s.leases.mu.Unlock()
-		}
-		gen = s.rootGen.Load()
-		var err error
-		if live, err = r.mark(ctx, p.opts, planned); !patient {
-			if err == nil {
-				err = r.removeCommits(p, live)
-			}
-			s.leases.mu.Unlock()
-			return err
-		}
-		if err != nil {
-			return err
-		}
+	live := p.live
+	if s.collections.Add(1) != p.collection+1 {
+		// Since the plan another collection has been, and a node it removed may
+		// have come back under another record.
+		live = newLiveSet()
 	}
+	// First beside those who change the roots; then, while they wait, what they
+	// have changed meanwhile.
+	if err := r.mark(ctx, live, p.opts, planned); err != nil {
+		return err
+	}
+	s.leases.mu.Lock()
+	defer s.leases.mu.Unlock()
+	if err := r.mark(ctx, live, p.opts, planned); err != nil {
+		return err
+	}
+	if err := r.removeCommits(p, live); err != nil {
+		return err
+	}
+	r.live = live
+	return nil
 }
 
-// mark makes a live set of now. A commit the plan did not name stays, even if
+// mark adds what is reachable now. A commit the plan did not name stays, even if
 // nothing reaches it any more.
-func (r *gcRun) mark(ctx context.Context, o GCOptions, planned map[Hash]bool) (*liveSet, error) {
+func (r *gcRun) mark(ctx context.Context, live *liveSet, o GCOptions, planned map[Hash]bool) error {
 	v, roots, err := r.s.roots(o)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer v.discard()
 	err = v.scanKeys([]byte{tableCommit}, func(key []byte) error {
@@ -116,9 +110,9 @@ func (r *gcRun) mark(ctx context.Context, o GCOptions, planned map[Hash]bool) (*
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return mark(ctx, v, roots)
+	return live.mark(ctx, v, roots)
 }
 
 // removeCommits removes dead commits and expired reflog entries. The caller
@@ -146,12 +140,7 @@ func (r *gcRun) removeCommits(p *GCPlan, live *liveSet) error {
 		}
 		r.result.Commits++
 	}
-	if err := b.flush(); err != nil {
-		return err
-	}
-	r.live = live
-	r.s.rootGen.Add(1)
-	return nil
+	return b.flush()
 }
 
 // sweepNodes removes dead nodes, parents before children.

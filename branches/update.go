@@ -89,7 +89,6 @@ func (s *Store) Update(ctx context.Context, tx Update) error {
 	s.leases.mu.RLock()
 	defer s.leases.mu.RUnlock()
 	err = s.index.atomically("update", func(ch *change) error { return s.apply(ch, tx, Hash{}) })
-	s.rootGen.Add(1)
 	if err != nil {
 		return fmt.Errorf("update refs: %w", err)
 	}
