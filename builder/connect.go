@@ -5,13 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -22,7 +20,7 @@ import (
 // engine is a connection to the engine process.
 type engine struct {
 	*client.Client
-	log  string
+	log  logMark
 	lost atomic.Bool // the connection ended from the other side
 }
 
@@ -55,7 +53,7 @@ func (b *Builder) connect(ctx context.Context) (*engine, error) {
 
 // dial connects to a running engine and makes sure that it answers.
 func (b *Builder) dial(ctx context.Context, dir string) (*engine, error) {
-	e := &engine{log: filepath.Join(dir, engineLog)}
+	e := &engine{log: markLog(dir)}
 	first, err := dialShort(ctx, filepath.Join(dir, engineSocket))
 	if err != nil {
 		return nil, err
@@ -120,12 +118,13 @@ func (b *Builder) startEngine(ctx context.Context, dir string) error {
 		}
 		argv = []string{self, EngineCommand}
 	}
-	logPath := filepath.Join(dir, engineLog)
+	mark := markLog(dir)
 	mode := os.O_WRONLY | os.O_CREATE | os.O_APPEND
-	if st, err := os.Stat(logPath); err == nil && st.Size() > maxEngineLog {
+	if mark.size > maxEngineLog {
 		mode |= os.O_TRUNC
+		mark.size = 0
 	}
-	log, err := os.OpenFile(logPath, mode, 0o600)
+	log, err := os.OpenFile(mark.path, mode, 0o600)
 	if err != nil {
 		return fmt.Errorf("start build engine: %w", err)
 	}
@@ -152,12 +151,12 @@ func (b *Builder) startEngine(ctx context.Context, dir string) error {
 	}
 	// It outlives us, or we reap it if we are a server.
 	go func() { _ = cmd.Wait() }()
-	return awaitReady(ctx, r, logPath)
+	return awaitReady(ctx, r, mark)
 }
 
 // awaitReady reads the engine's report. The pipe ends with the process, so that
 // one that dies is noticed at once.
-func awaitReady(ctx context.Context, r *os.File, logPath string) error {
+func awaitReady(ctx context.Context, r *os.File, log logMark) error {
 	stop := context.AfterFunc(ctx, func() { _ = r.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := r.SetReadDeadline(time.Now().Add(60 * time.Second)); err != nil {
@@ -168,38 +167,11 @@ func awaitReady(ctx context.Context, r *os.File, logPath string) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return engineFailed("it does not get ready", logPath)
+		return engineFailed("it does not get ready", log)
 	case err != nil:
-		return engineFailed("it ended at once", logPath)
+		return engineFailed("it ended at once", log)
 	case report.Error != nil:
 		return fmt.Errorf("start build engine: %w", &detailError{detail: report.Error, cause: ErrEngine})
 	}
 	return nil
-}
-
-// engineFailed is the one error for an engine that died, with its last words.
-func engineFailed(what, logPath string) error {
-	err := fmt.Errorf("%w: %s", ErrEngine, what)
-	if tail := readTail(logPath, 2048); tail != "" {
-		err = fmt.Errorf("%w; its last words: %s", err, lastLines(tail, 3))
-	}
-	return withHint(err, "run it again; what the engine said is in "+logPath)
-}
-
-func readTail(path string, limit int64) string {
-	f, err := os.Open(path)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	if _, err := f.Seek(-limit, io.SeekEnd); err != nil {
-		if _, err := f.Seek(0, io.SeekStart); err != nil {
-			return ""
-		}
-	}
-	b, err := io.ReadAll(io.LimitReader(f, limit))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
 }

@@ -159,6 +159,20 @@ func TestEngineDoesNotStart(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+	t.Run("program panics", func(t *testing.T) {
+		script := `echo "panic: runtime error: index out of range" >&2; for i in 1 2 3 4 5; do echo "goroutine $i [running]:" >&2; done; exit 2`
+		b := newBuilder(t, func(o *Options) { o.Engine = []string{"/bin/sh", "-c", script} })
+		if err := os.MkdirAll(engineDir(b.opts.Dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(engineDir(b.opts.Dir), engineLog), []byte("panic: long ago\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := b.Build(t.Context(), request)
+		if !errors.Is(err, ErrEngine) || !strings.HasSuffix(err.Error(), "its last words: panic: runtime error: index out of range") {
+			t.Errorf("got %v", err)
+		}
+	})
 	t.Run("no program", func(t *testing.T) {
 		b := newBuilder(t, func(o *Options) { o.Engine = []string{"/nonexistent/engine"} })
 		if _, err := b.Build(t.Context(), request); !errors.Is(err, os.ErrNotExist) {
