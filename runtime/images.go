@@ -135,17 +135,17 @@ func (e *Local) RemoveImage(ctx context.Context, image string) error {
 	if err != nil {
 		return err
 	}
-	return imageError(b.Remove(ctx, image, func(id string) error { return e.imageInUse(ctx, id) }))
+	return imageError(b.Remove(ctx, image, func(id string) error { return e.imageInUse(ctx, id, image) }))
 }
 
-func (e *Local) imageInUse(ctx context.Context, id string) error {
+func (e *Local) imageInUse(ctx context.Context, id, name string) error {
 	records, err := e.records()
 	if err != nil {
 		return err
 	}
 	for _, r := range records {
 		if r.Machine.Image.ID == id {
-			return busy("remove the sandbox first: sietch rm "+r.Name, "image is used by sandbox %s", r.Name)
+			return busy("remove the sandbox first: sietch rm "+r.Name, "image %s is used by sandbox %s", name, r.Name)
 		}
 	}
 	if !exists(e.store()) {
@@ -162,7 +162,7 @@ func (e *Local) imageInUse(ctx context.Context, id string) error {
 		}
 		for _, c := range commits {
 			if c.Image.ID == id {
-				return busy("remove the branches and tags that lead to it, then: sietch gc", "image is needed by commit %s", c.ID.Short())
+				return busy("remove the branches and tags that lead to it, then: sietch gc", "image %s is needed by commit %s", name, c.ID.Short())
 			}
 		}
 		return nil

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -203,6 +204,9 @@ func launchError(name string, err error) error {
 	if errors.Is(err, vmm.ErrIncompatible) {
 		return &Error{Kind: ErrHost, Message: "the memory of this commit cannot be restored here", Err: err,
 			Hint: "boot its disk instead: sietch run --from-disk REF"}
+	}
+	if errors.Is(err, exec.ErrNotFound) {
+		return &Error{Kind: ErrHost, Message: "start virtual machine of " + name, Err: err, Hint: "apt-get install -y qemu-system-x86"}
 	}
 	return fmt.Errorf("start virtual machine of %s: %w", name, hostError(err))
 }
