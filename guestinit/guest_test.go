@@ -174,6 +174,22 @@ func TestStopSignalAndOutputOnTheWayDown(t *testing.T) {
 	checkClean(t, g.layer)
 }
 
+// Process 1 does not fall over signals, and powers off by those that say so.
+func TestSignalsToInit(t *testing.T) {
+	needGuest(t)
+	g := start(t, guestOptions{image: busyboxImage(t, nil), config: config()})
+	g.ready()
+	g.want("for s in HUP QUIT ABRT TRAP ALRM PIPE IO 34 38 64; do busybox kill -$s 1; done; echo alive", "alive")
+	g.want("busybox sleep 0.2; echo alive", "alive")
+	// Signals handled here are as they were for a child.
+	if out, _ := g.run("/bin/busybox", "grep", "SigIgn", "/proc/self/status"); strings.TrimSpace(out) != "SigIgn:\t0000000000000000" {
+		t.Errorf("ignored in a child: %q", out)
+	}
+	g.exec(proto.ExecRequest{Args: []string{"/bin/busybox", "poweroff"}, Detach: true})
+	g.gone()
+	checkClean(t, g.layer)
+}
+
 func TestPowerButton(t *testing.T) {
 	needGuest(t)
 	g := start(t, guestOptions{image: busyboxImage(t, nil), config: config()})

@@ -14,7 +14,7 @@ const cmdline = "quiet panic=-1 reboot=t audit=0 net.ifnames=0" +
 	" lsm=landlock,yama,bpf" +
 	" noreplace-smp 8250.nr_uarts=1" +
 	" i8042.noaux i8042.nomux i8042.nopnp i8042.nokbd" +
-	" random.trust_cpu=on rdinit=/init"
+	" random.trust_cpu=on"
 
 // clock is the frequency of this host's time stamp counter, measured once after
 // each start of the host.

@@ -85,6 +85,7 @@ func newMachine(c proto.Config, layer *os.File, names *identity.Names) (*Machine
 	}
 	m := &Machine{config: c, layer: layer, reaper: r}
 	m.main.pending = len(c.Args) > 0
+	m.watchSignals()
 	m.identity, err = identity.New(identity.Options{Names: names, Start: m.start, Env: c.Env})
 	if err != nil {
 		return nil, err

@@ -106,11 +106,13 @@ func Fatal(err error) {
 	turnOff()
 }
 
+// Real-time signals as libc counts them; it keeps the first two to itself.
+const rtMin, rtMax = 34, 64
+
 // parseSignal reads a stop signal as Dockerfiles write it: a number, or a name
 // with or without SIG, RTMIN+n and RTMAX-n included. Empty is SIGTERM; what is
 // not understood is SIGTERM too, and an error.
 func parseSignal(s string) (unix.Signal, error) {
-	const rtMin, rtMax = 34, 64 // as libc counts; the first two are its own
 	name := strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(s)), "SIG")
 	if name == "" {
 		return unix.SIGTERM, nil
