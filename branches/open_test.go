@@ -337,13 +337,13 @@ func TestNoSpaceIsSeenAhead(t *testing.T) {
 	wantClean(t, s)
 }
 
-// A real file system of 96 MiB is filled to the brim. Every error is a clean
+// A real file system of 64 MiB is filled to the brim. Every error is a clean
 // one, the store can be read and collected all the same, and works once there
 // is room.
 func TestFullDisk(t *testing.T) {
 	testlane.Need(t, testlane.Root)
 	mount := t.TempDir()
-	if err := unix.Mount("tmpfs", mount, "tmpfs", 0, "size=96m"); err != nil {
+	if err := unix.Mount("tmpfs", mount, "tmpfs", 0, "size=64m"); err != nil {
 		t.Skipf("mount a file system: %v", err)
 	}
 	t.Cleanup(func() { unix.Unmount(mount, unix.MNT_DETACH) })
