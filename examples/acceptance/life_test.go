@@ -257,7 +257,6 @@ func TestExec(t *testing.T) {
 
 // TestCopy moves files both ways and wants them back as they were.
 func TestCopy(t *testing.T) {
-	unproven(t)
 	r := shared(t)
 	name := r.runSmall(t)
 	defer r.remove(t, name)
@@ -295,7 +294,6 @@ func TestCopy(t *testing.T) {
 
 // TestSixteenForks is hazard 3: copies of one commit collide in nothing.
 func TestSixteenForks(t *testing.T) {
-	unproven(t)
 	r := shared(t)
 	source := r.runSmall(t)
 	want := r.probe(t, source, "set", "seed")
