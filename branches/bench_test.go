@@ -1,6 +1,7 @@
 package branches
 
 import (
+	"errors"
 	"io"
 	"io/fs"
 	"iter"
@@ -92,18 +93,39 @@ func (g *guest) change(r *rand.Rand, n int) []int64 {
 	return out
 }
 
-// cpu reports the processor time a benchmark takes for one turn: on a shared
-// machine that says more than the clock.
-func cpu(b *testing.B) (done func()) {
-	used := func() time.Duration {
-		var r unix.Rusage
-		if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
-			b.Fatal(err)
-		}
-		return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+// meter measures what is between start and stop, by the clock and in processor
+// time: on a shared machine the latter says more. It takes the place of the
+// benchmark's own timer, which would have to be stopped for every preparation.
+type meter struct {
+	b        *testing.B
+	at       time.Time
+	used     time.Duration
+	wall     time.Duration
+	cpu      time.Duration
+	measured int
+}
+
+func (m *meter) start() { m.used, m.at = m.rusage(), time.Now() }
+
+func (m *meter) stop() {
+	m.wall += time.Since(m.at)
+	m.cpu += m.rusage() - m.used
+	m.measured++
+}
+
+func (m *meter) rusage() time.Duration {
+	var self, children unix.Rusage
+	if err := errors.Join(unix.Getrusage(unix.RUSAGE_SELF, &self), unix.Getrusage(unix.RUSAGE_CHILDREN, &children)); err != nil {
+		m.b.Fatal(err)
 	}
-	start := used()
-	return func() { b.ReportMetric(float64((used()-start).Microseconds())/1000/float64(b.N), "cpu-ms/op") }
+	return time.Duration(self.Utime.Nano() + self.Stime.Nano() + children.Utime.Nano() + children.Stime.Nano())
+}
+
+func (m *meter) report(bytes int64) {
+	n := float64(m.measured)
+	m.b.ReportMetric(float64(m.wall.Nanoseconds())/n, "ns/op")
+	m.b.ReportMetric(float64(m.cpu.Microseconds())/1000/n, "cpu-ms/op")
+	m.b.ReportMetric(float64(bytes)*n/1e6/m.wall.Seconds(), "MB/s")
 }
 
 func (g *guest) dump(b *testing.B) *os.File {
@@ -131,18 +153,19 @@ func BenchmarkFirstCommit(b *testing.B) {
 	g := newGuest(b)
 	used := int64(len(g.order) * MemoryPageBytes)
 	b.Run("store", func(b *testing.B) {
-		b.SetBytes(used)
-		defer cpu(b)()
+		mt := meter{b: b}
+		defer func() { mt.report(used) }()
 		for b.Loop() {
-			b.StopTimer()
-			s := openStore(b, Options{})
-			b.StartTimer()
+			s := openStore(b, Options{Dir: filepath.Join(b.TempDir(), "store")})
+			mt.start()
 			w := newWriter(b, s)
 			m, st, err := w.WriteMap(background, Map{}, guestBytes, MemoryPageBytes, g.seq(g.order))
 			if err != nil {
 				b.Fatal(err)
 			}
 			commit(b, w, diskCommit(m), Update{})
+			mt.stop()
+			s.Close()
 			b.ReportMetric(float64(st.BytesStored)/(1<<20), "MiB-stored")
 		}
 	})
@@ -151,7 +174,7 @@ func BenchmarkFirstCommit(b *testing.B) {
 
 func BenchmarkLaterCommit(b *testing.B) {
 	g := newGuest(b)
-	s := openStore(b, Options{})
+	s := openStore(b, Options{Dir: filepath.Join(b.TempDir(), "store")})
 	w := newWriter(b, s)
 	m, _, err := w.WriteMap(background, Map{}, guestBytes, MemoryPageBytes, g.seq(g.order))
 	if err != nil {
@@ -161,12 +184,11 @@ func BenchmarkLaterCommit(b *testing.B) {
 	r := rand.New(rand.NewPCG(3, 4))
 	used := int64(len(g.order) * MemoryPageBytes)
 	b.Run("store", func(b *testing.B) {
-		b.SetBytes(used)
-		defer cpu(b)()
+		mt := meter{b: b}
+		defer func() { mt.report(used) }()
 		for b.Loop() {
-			b.StopTimer()
 			changed := g.change(r, 2400)
-			b.StartTimer()
+			mt.start()
 			w := newWriter(b, s)
 			next, st, err := w.WriteMap(background, m, guestBytes, MemoryPageBytes, g.seq(changed))
 			if err != nil {
@@ -174,6 +196,7 @@ func BenchmarkLaterCommit(b *testing.B) {
 			}
 			commit(b, w, diskCommit(next), Update{})
 			w.Close()
+			mt.stop()
 			m = next
 			b.ReportMetric(float64(st.BytesStored)/(1<<20), "MiB-stored")
 		}
@@ -182,9 +205,10 @@ func BenchmarkLaterCommit(b *testing.B) {
 }
 
 func benchmarkDump(b *testing.B, g *guest, used int64) {
-	b.SetBytes(used)
-	defer cpu(b)()
+	mt := meter{b: b}
+	defer func() { mt.report(used) }()
 	for b.Loop() {
+		mt.start()
 		f, err := os.Create(filepath.Join(b.TempDir(), "zst"))
 		if err != nil {
 			b.Fatal(err)
@@ -211,6 +235,7 @@ func benchmarkDump(b *testing.B, g *guest, used int64) {
 		if err := f.Sync(); err != nil {
 			b.Fatal(err)
 		}
+		mt.stop()
 		n, _ := f.Seek(0, io.SeekCurrent)
 		b.ReportMetric(float64(n)/(1<<20), "MiB-stored")
 		f.Close()
@@ -220,7 +245,7 @@ func benchmarkDump(b *testing.B, g *guest, used int64) {
 // BenchmarkMaterialize writes a guest's memory out, beside cp of the dump.
 func BenchmarkMaterialize(b *testing.B) {
 	g := newGuest(b)
-	s := openStore(b, Options{})
+	s := openStore(b, Options{Dir: filepath.Join(b.TempDir(), "store")})
 	w := newWriter(b, s)
 	m, _, err := w.WriteMap(background, Map{}, guestBytes, MemoryPageBytes, g.seq(g.order))
 	if err != nil {
@@ -229,26 +254,31 @@ func BenchmarkMaterialize(b *testing.B) {
 	commit(b, w, diskCommit(m), Update{})
 	used := int64(len(g.order) * MemoryPageBytes)
 	b.Run("store", func(b *testing.B) {
-		b.SetBytes(used)
+		mt := meter{b: b}
+		defer func() { mt.report(used) }()
 		out, err := os.Create(filepath.Join(b.TempDir(), "out"))
 		if err != nil {
 			b.Fatal(err)
 		}
 		defer out.Close()
-		defer cpu(b)()
 		for b.Loop() {
+			mt.start()
 			if err := s.Materialize(background, m, out, MaterializeOptions{}); err != nil {
 				b.Fatal(err)
 			}
+			mt.stop()
 		}
 	})
 	b.Run("cp", func(b *testing.B) {
-		b.SetBytes(used)
+		mt := meter{b: b}
+		defer func() { mt.report(used) }()
 		f := g.dump(b)
 		for b.Loop() {
+			mt.start()
 			if out, err := exec.Command("cp", "--sparse=always", f.Name(), f.Name()+".copy").CombinedOutput(); err != nil {
 				b.Fatalf("%v: %s", err, out)
 			}
+			mt.stop()
 		}
 	})
 }

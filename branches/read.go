@@ -135,6 +135,9 @@ func (s *Store) beginRead(maps ...Map) (end func(), err error) {
 		if err == nil {
 			err = s.pin(l, m)
 		}
+		if errors.Is(err, ErrNotFound) { // whoever reads it has a commit that names it
+			err = &CorruptError{Kind: "node", Object: m.Root.String(), Reason: "missing"}
+		}
 		if err != nil {
 			end()
 			return nil, err

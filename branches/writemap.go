@@ -139,9 +139,11 @@ func (w *Writer) writeMap(ctx context.Context, parent, m Map, changed iter.Seq2[
 		}
 		return nil
 	}
-	readErr := mw.read(ctx, changed, submit)
-	close(work)
-	close(ordered)
+	readErr := func() error {
+		defer close(work) // also should the caller's iterator panic
+		defer close(ordered)
+		return mw.read(ctx, changed, submit)
+	}()
 	// What went wrong in the pipeline is why reading was broken off.
 	if err := g.Wait(); err != nil {
 		return Map{}, MapStats{}, err
