@@ -547,3 +547,40 @@ func TestGCKeepsBasesOfDeltas(t *testing.T) {
 	wantSpace(t, s, m1, sp)
 	wantClean(t, s)
 }
+
+// The index gets smaller too, within gc and for good.
+func TestGCShrinksIndex(t *testing.T) {
+	dir := filepath.Join(memoryDir(t), "store")
+	s := openStore(t, Options{Dir: dir})
+	g := newFakeGuest(testRand(t, 1), 40000, 30000, 0)
+	w := newWriter(t, s)
+	m, _, err := w.WriteMap(t.Context(), Map{}, 40000*MemoryPageBytes, MemoryPageBytes, g.seq(g.order))
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit(t, w, diskCommit(m), Update{})
+	w.Close()
+	reopen := func() int64 {
+		t.Helper()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = openStore(t, Options{Dir: dir})
+		return s.index.bytes()
+	}
+	full := reopen()
+	if full < 1<<20 {
+		t.Fatalf("the index of %d pages has %d bytes", len(g.order), full)
+	}
+	_, res := collect(t, s, GCOptions{})
+	if res.Chunks != int64(len(g.order)) || res.FreedBytes < full/2 {
+		t.Errorf("got %+v, want %d pages gone and most of the index's %d bytes", res, len(g.order), full)
+	}
+	if now := s.index.bytes(); now > full/20 {
+		t.Errorf("the index has %d bytes after gc, %d before", now, full)
+	}
+	if now := reopen(); now > full/20 {
+		t.Errorf("the index has %d bytes after gc and a restart, %d before", now, full)
+	}
+	wantClean(t, s)
+}
