@@ -161,9 +161,11 @@ func (b *Builder) bootstrap(ctx context.Context, tool string, base baseImage, so
 	defer drop()
 	args := []string{
 		"--mode=root", "--variant=minbase", "--format=tar", "--include=ca-certificates",
+		"--skip=cleanup/apt", // done by the last hook, whatever apt thinks of its caches then
 		// mmdebstrap leaves the host's there.
 		`--customize-hook=rm -f "$1/etc/resolv.conf" "$1/etc/hostname"`,
 		`--customize-hook=printf '` + strings.Join(aptForImages, `\n`) + `\n' > "$1/etc/apt/apt.conf.d/docker-clean"`,
+		`--customize-hook=find "$1/var/lib/apt/lists" "$1/var/cache/apt" -type f -delete`,
 		base.suite, "-",
 	}
 	for _, s := range sources {
