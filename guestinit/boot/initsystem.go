@@ -46,8 +46,7 @@ func (s *System) tellInit() error {
 		}
 		errs = append(errs, err)
 	}
-	errs = append(errs, os.MkdirAll(filepath.Dir(ExitProgram), 0o755))
-	errs = append(errs, bindOver(filepath.Join(StateDir, stateModprobe), ExitProgram))
+	errs = append(errs, bindDir(filepath.Join(StateDir, stateExit), filepath.Dir(ExitProgram)))
 	// systemd looks for this one by itself, in directories an image does not have.
 	if s.Modules.Has("autofs4") {
 		errs = append(errs, s.Modules.Load("autofs4"))

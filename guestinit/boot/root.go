@@ -95,7 +95,7 @@ func (s *System) enterRoot() error {
 		}
 	}
 	// Now, because the initramfs is still in reach by path.
-	if err := makeState(rootDir + StateDir); err != nil {
+	if err := makeState(rootDir+StateDir, s.Config.Init); err != nil {
 		return fmt.Errorf("create %s: %w", StateDir, err)
 	}
 	s.remark(os.RemoveAll(filepath.Dir(configFile)))

@@ -12,24 +12,46 @@ import (
 const (
 	stateModules  = "modules"  // what came with the initramfs
 	stateModprobe = "modprobe" // this program, as the kernel calls it
+	stateExit     = "exit"     // a directory with this program, as systemd calls it
 )
 
 // makeState makes the state directory at dir, which is StateDir seen from the
 // initramfs, and brings into it what the machine still needs from there.
-func makeState(dir string) error {
+func makeState(dir string, init bool) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	if err := unix.Mount("sietch", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0700,size=4m"); err != nil {
 		return err
 	}
-	modules := filepath.Join(dir, stateModules)
-	modprobe := filepath.Join(dir, stateModprobe)
+	if err := errors.Join(
+		bindDir("/modules", filepath.Join(dir, stateModules)),
+		bindOver("/init", filepath.Join(dir, stateModprobe)),
+	); err != nil || !init {
+		return err
+	}
+	// Another name of the program, not a mount over a file: systemd takes the
+	// directory without what is mounted below it.
+	for _, d := range []string{"/exit/dev", "/exit/proc", "/exit/run", "/exit/sys"} { // it moves mounts there
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
 	return errors.Join(
-		os.Mkdir(modules, 0o700),
-		unix.Mount("/modules", modules, "", unix.MS_BIND, ""),
-		bindOver("/init", modprobe),
+		os.Link("/init", filepath.Join("/exit", filepath.Base(ExitProgram))),
+		bindDir("/exit", filepath.Join(dir, stateExit)),
 	)
+}
+
+// bindDir mounts the directory src at dst, which is created if missing.
+func bindDir(src, dst string) error {
+	if err := os.MkdirAll(dst, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(src, dst, "", unix.MS_BIND, ""); err != nil {
+		return &os.PathError{Op: "mount over", Path: dst, Err: err}
+	}
+	return nil
 }
 
 // bindOver mounts the file src at the file dst, which is created if missing.
