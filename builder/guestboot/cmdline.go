@@ -10,8 +10,9 @@ import (
 // depends on the VMM. docs/boot.md says what each word is for and what it saves.
 const cmdline = "quiet panic=-1 reboot=t audit=0 net.ifnames=0" +
 	" cryptomgr.notests initcall_blacklist=load_system_certificate_list," +
-	"ftrace_check_for_weak_functions,trace_eval_init,tracer_init_tracefs" +
-	" lsm=landlock,yama,bpf" +
+	"ftrace_check_for_weak_functions,trace_eval_init,tracer_init_tracefs," +
+	"crypto_kdf108_init,vga_arb_device_init" +
+	" lsm=landlock,yama,bpf init_on_alloc=0" +
 	" noreplace-smp 8250.nr_uarts=1" +
 	" i8042.noaux i8042.nomux i8042.nopnp i8042.nokbd" +
 	" random.trust_cpu=on"

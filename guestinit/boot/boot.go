@@ -1,7 +1,6 @@
 package boot
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sietch-dev/sietch/guestinit/agent"
 	"github.com/sietch-dev/sietch/guestinit/proto"
 )
 
@@ -24,7 +24,8 @@ const (
 
 // System is a booted machine.
 type System struct {
-	Config proto.Config
+	Config    proto.Config
+	RawConfig []byte // as it was read, for another process
 	// Layer is the root of the writable layer's file system, which is mounted
 	// where no path leads. Power off makes it read-only through this.
 	Layer *os.File
@@ -118,9 +119,10 @@ func (s *System) readConfig() error {
 	if err != nil {
 		return fmt.Errorf("read config: %w", err)
 	}
-	if err := json.Unmarshal(b, &s.Config); err != nil {
+	if s.Config, err = agent.DecodeConfig(b); err != nil {
 		return fmt.Errorf("read config: %w", err)
 	}
+	s.RawConfig = b
 	if s.Config.Version != proto.Version {
 		return fmt.Errorf("read config: version %d, this guest init speaks %d", s.Config.Version, proto.Version)
 	}

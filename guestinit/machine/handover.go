@@ -2,9 +2,9 @@ package machine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,17 +79,13 @@ func initProgram(c proto.Config) (path string, env []string, err error) {
 
 // startBeside starts this program as the agent.
 func startBeside(s *boot.System) error {
-	b, err := json.Marshal(s.Config)
-	if err != nil {
-		return err
-	}
 	fd, err := unix.MemfdCreate("config", unix.MFD_CLOEXEC)
 	if err != nil {
 		return err
 	}
 	config := os.NewFile(uintptr(fd), "config")
 	defer config.Close()
-	if _, err := config.WriteAt(b, 0); err != nil {
+	if _, err := config.WriteAt(s.RawConfig, 0); err != nil {
 		return err
 	}
 	cmd := &exec.Cmd{
@@ -117,12 +113,16 @@ func startBeside(s *boot.System) error {
 
 // RunBesideInit is the agent beside an init system.
 func RunBesideInit() error {
-	var c proto.Config
 	f := os.NewFile(configFD, "config")
-	if err := json.NewDecoder(f).Decode(&c); err != nil {
+	b, err := io.ReadAll(f)
+	if err != nil {
 		return fmt.Errorf("read config: %w", err)
 	}
 	f.Close()
+	c, err := agent.DecodeConfig(b)
+	if err != nil {
+		return fmt.Errorf("read config: %w", err)
+	}
 	// Not to be chosen when memory runs out: it is the only way in.
 	report(os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0))
 
