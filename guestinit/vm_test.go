@@ -4,24 +4,17 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	goruntime "runtime"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/builder/guestboot"
 	"github.com/sietch-dev/sietch/guestinit/proto"
@@ -272,148 +265,6 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	for end := time.Now().Add(bootLimit); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not in time: %s", what)
-		}
-	}
-}
-
-// namespace runs functions on a thread in a network namespace of its own, which
-// ends with the thread, with the last socket and with the last process in it.
-type namespace struct{ calls chan func() }
-
-func newNamespace(t *testing.T) *namespace {
-	t.Helper()
-	ns := &namespace{make(chan func())}
-	ready := make(chan error)
-	go func() {
-		goruntime.LockOSThread() // for good: the thread ends with the goroutine
-		ready <- unix.Unshare(unix.CLONE_NEWNET)
-		for f := range ns.calls {
-			f()
-		}
-	}()
-	if err := <-ready; err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { close(ns.calls) })
-	return ns
-}
-
-func (ns *namespace) run(f func() error) error {
-	result := make(chan error, 1)
-	ns.calls <- func() { result <- f() }
-	return <-result
-}
-
-// makeTap makes the gateway's end of the guest's link.
-func makeTap() (_ *os.File, err error) {
-	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-		}
-	}()
-	fd := int(f.Fd())
-	req, err := unix.NewIfreq("tap0")
-	if err != nil {
-		return nil, err
-	}
-	req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, req); err != nil {
-		return nil, fmt.Errorf("create tap: %w", err)
-	}
-	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(s)
-	mac, err := net.ParseMAC(proto.GatewayMAC)
-	if err != nil {
-		return nil, err
-	}
-	// struct ifreq with a sockaddr of ARPHRD_ETHER, which unix.Ifreq cannot hold.
-	var hw struct {
-		name   [unix.IFNAMSIZ]byte
-		family uint16
-		data   [22]byte
-	}
-	copy(hw.name[:], "tap0")
-	hw.family = unix.ARPHRD_ETHER
-	copy(hw.data[:], mac)
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s), unix.SIOCSIFHWADDR, uintptr(unsafe.Pointer(&hw))); errno != 0 {
-		return nil, fmt.Errorf("set hardware address of tap: %w", errno)
-	}
-	addr := netip.MustParseAddr(proto.GatewayAddr).As4()
-	mask := net.CIDRMask(proto.PrefixBits, 32)
-	for _, step := range []struct {
-		request uint
-		set     func(*unix.Ifreq) error
-	}{
-		{unix.SIOCSIFADDR, func(r *unix.Ifreq) error { return r.SetInet4Addr(addr[:]) }},
-		{unix.SIOCSIFNETMASK, func(r *unix.Ifreq) error { return r.SetInet4Addr(mask) }},
-		{unix.SIOCSIFFLAGS, func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING); return nil }},
-	} {
-		r, err := unix.NewIfreq("tap0")
-		if err == nil {
-			err = step.set(r)
-		}
-		if err == nil {
-			err = unix.IoctlIfreq(s, step.request, r)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("configure tap: %w", err)
-		}
-	}
-	return f, nil
-}
-
-// makeExt4 makes a file system of the content of dir, or an empty one.
-func makeExt4(t *testing.T, file, dir string, size int64) {
-	t.Helper()
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(file, size); err != nil {
-		t.Fatal(err)
-	}
-	args := []string{"-q", "-F", "-m", "0"}
-	if dir != "" {
-		args = append(args, "-d", dir)
-	}
-	if out, err := exec.Command("mkfs.ext4", append(args, file)...).CombinedOutput(); err != nil {
-		t.Fatalf("mkfs.ext4: %v\n%s", err, out)
-	}
-}
-
-// checkClean fails when a file system was not left in order.
-func checkClean(t *testing.T, file string) {
-	t.Helper()
-	out, err := exec.Command("e2fsck", "-fn", file).CombinedOutput()
-	if err != nil || strings.Contains(string(out), "recover") {
-		t.Errorf("e2fsck -fn: %v\n%s", err, out)
-	}
-}
-
-// writeFiles fills a directory: name to content; a name that ends with / is a
-// directory, content that starts with "-> " a link.
-func writeFiles(t *testing.T, dir string, files map[string]string) {
-	t.Helper()
-	for name, content := range files {
-		path := filepath.Join(dir, name)
-		err := os.MkdirAll(filepath.Dir(path), 0o755)
-		switch target, link := strings.CutPrefix(content, "-> "); {
-		case err != nil:
-		case strings.HasSuffix(name, "/"):
-			err = os.MkdirAll(path, 0o755)
-		case link:
-			err = os.Symlink(target, path)
-		default:
-			err = os.WriteFile(path, []byte(content), 0o755)
-		}
-		if err != nil && !errors.Is(err, syscall.EEXIST) {
-			t.Fatal(err)
 		}
 	}
 }
