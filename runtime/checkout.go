@@ -53,16 +53,77 @@ func (e *Local) Checkout(ctx context.Context, q CheckoutRequest) (Sandbox, error
 			return Sandbox{}, fmt.Errorf("save the present state of %s: %w", r.Name, err)
 		}
 	}
-	if err := e.swap(ctx, r, t, saved); err != nil {
-		return Sandbox{}, err
-	}
-	if err := e.withStore(ctx, func(s *branches.Store) error { return e.moveHead(ctx, s, r, q, t, saved) }); err != nil {
-		return Sandbox{}, err
-	}
+	r.Swap = &swap{Commit: t.commit.ID, Ref: q.Ref, Branch: t.branch, NewBranch: q.NewBranch != "", Generation: r.Memory.Generation}
 	if err := e.save(r); err != nil {
 		return Sandbox{}, hostError(err)
 	}
+	if err := e.swap(ctx, r, t, saved); err != nil {
+		return Sandbox{}, err
+	}
+	if err := e.swapped(ctx, r); err != nil {
+		return Sandbox{}, err
+	}
 	return e.view(ctx, r), nil
+}
+
+// swap is a checkout from the moment on at which the present state is dispensable:
+// saved, or not wanted. One that is cut off is completed, not taken back, because
+// the machine that was there is the first thing to go.
+type swap struct {
+	Commit    branches.Hash `json:"commit"`
+	Ref       string        `json:"ref"` // as it was asked for
+	Branch    string        `json:"branch,omitempty"`
+	NewBranch bool          `json:"new_branch,omitempty"`
+	// Generation is that of the machine to be replaced.
+	Generation int `json:"generation"`
+}
+
+// finishSwap completes the checkout that a killed command left in a locked
+// record. What stands in its way leaves the sandbox stopped and says so.
+func (e *Local) finishSwap(ctx context.Context, r *record) error {
+	if alive(r) && r.Memory.Generation == r.Swap.Generation {
+		r.Swap = nil // nothing had happened yet
+		return e.save(r)
+	}
+	err := e.redoSwap(ctx, r)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	e.log.Warn("complete a checkout that was cut off", "sandbox", r.Name, "commit", r.Swap.Commit, "err", err)
+	r.Fault, r.Swap = fmt.Sprintf("a checkout was cut off and could not be completed: %v", err), nil
+	return errors.Join(e.tearDown(ctx, r), e.save(r))
+}
+
+func (e *Local) redoSwap(ctx context.Context, r *record) error {
+	dumps, err := e.lockDumps(ctx)
+	if err != nil {
+		return err
+	}
+	defer dumps.unlock()
+	t, err := e.makeTarget(ctx, func(s *branches.Store, t *target) (err error) {
+		t.commit, err = s.Commit(ctx, r.Swap.Commit)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer t.tmp.remove()
+	if err := e.endMachine(ctx, r); err != nil {
+		return err
+	}
+	if err := e.become(ctx, r, t); err != nil {
+		return err
+	}
+	return e.swapped(ctx, r)
+}
+
+// swapped notes a checkout whose machine runs.
+func (e *Local) swapped(ctx context.Context, r *record) error {
+	if err := e.withStore(ctx, func(s *branches.Store) error { return e.moveHead(ctx, s, r) }); err != nil {
+		return err
+	}
+	r.Swap = nil
+	return hostError(e.save(r))
 }
 
 // target is a commit made ready to become a sandbox's present state.
@@ -73,9 +134,23 @@ type target struct {
 	branch string // HEAD attaches to it; empty: detached
 	from   source
 	layer  string // our own clone of its layer
+	// swapped: layer is the sandbox's former one, and the sandbox has the clone.
+	swapped bool
 }
 
-func (e *Local) checkoutTarget(ctx context.Context, r *record, q CheckoutRequest) (t *target, err error) {
+func (e *Local) checkoutTarget(ctx context.Context, r *record, q CheckoutRequest) (*target, error) {
+	return e.makeTarget(ctx, func(s *branches.Store, t *target) error {
+		c, res, err := e.resolve(ctx, s, q.Ref)
+		if err != nil {
+			return err
+		}
+		t.commit = c
+		return e.chooseBranch(ctx, s, r, q, res, t)
+	})
+}
+
+// makeTarget makes the commit that choose sets ready.
+func (e *Local) makeTarget(ctx context.Context, choose func(*branches.Store, *target) error) (t *target, err error) {
 	tmp, err := e.newScratch("checkout")
 	if err != nil {
 		return nil, hostError(err)
@@ -87,15 +162,11 @@ func (e *Local) checkoutTarget(ctx context.Context, r *record, q CheckoutRequest
 		}
 	}()
 	return t, e.withStore(ctx, func(s *branches.Store) error {
-		c, res, err := e.resolve(ctx, s, q.Ref)
-		if err != nil {
+		if err := choose(s, t); err != nil {
 			return err
 		}
-		t.commit = c
+		c := t.commit
 		if t.mach, err = commitMachine(c); err != nil {
-			return err
-		}
-		if err := e.chooseBranch(ctx, s, r, q, res, t); err != nil {
 			return err
 		}
 		if c.Kind == branches.KindDisk {
@@ -148,7 +219,7 @@ func (e *Local) chooseBranch(ctx context.Context, s *branches.Store, r *record, 
 // old state is put back.
 func (e *Local) swap(ctx context.Context, r *record, t *target, saved *branches.Commit) error {
 	old := *r
-	swapped := false
+	old.Swap = nil
 	p, err := e.plumber()
 	if err != nil {
 		return err
@@ -163,21 +234,15 @@ func (e *Local) swap(ctx context.Context, r *record, t *target, saved *branches.
 			return fmt.Errorf("cut connections of %s: %w", r.Name, err)
 		}
 	}
-	// One step, so that a kill leaves the sandbox with the one disk or the other.
-	if err = exchange(t.layer, e.layer(r.ID)); err == nil {
-		swapped = true
-		r.Machine = t.mach
-		r.Machine.NetworkMode = r.Network.Mode
-		if err = e.start(ctx, r, t.from); err == nil {
-			return nil
-		}
+	if err = e.become(ctx, r, t); err == nil {
+		return nil
 	}
 	// Back to what it was, on a context that outlives the caller's.
 	ctx = context.WithoutCancel(ctx)
 	generation := r.Memory.Generation
 	*r = old
 	r.Memory.Generation, r.Handle, r.Want = generation, nil, wantStopped
-	if swapped {
+	if t.swapped {
 		if rerr := exchange(t.layer, e.layer(r.ID)); rerr != nil {
 			return errors.Join(err, fmt.Errorf("put back disk of %s: %w", r.Name, rerr))
 		}
@@ -196,6 +261,18 @@ func (e *Local) swap(ctx context.Context, r *record, t *target, saved *branches.
 	return errors.Join(fmt.Errorf("check out (the sandbox is as it was): %w", err), e.save(r))
 }
 
+// become gives a sandbox without a machine the disk and the machine of a target.
+func (e *Local) become(ctx context.Context, r *record, t *target) error {
+	// One step, so that a kill leaves the sandbox with the one disk or the other.
+	if err := exchange(t.layer, e.layer(r.ID)); err != nil {
+		return err
+	}
+	t.swapped = true
+	r.Machine = t.mach
+	r.Machine.NetworkMode = r.Network.Mode
+	return e.start(ctx, r, t.from)
+}
+
 // exchange swaps two files.
 func exchange(a, b string) error {
 	if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
@@ -205,20 +282,27 @@ func exchange(a, b string) error {
 }
 
 // moveHead notes the checkout in the store.
-func (e *Local) moveHead(ctx context.Context, s *branches.Store, r *record, q CheckoutRequest, t *target, saved *branches.Commit) error {
+func (e *Local) moveHead(ctx context.Context, s *branches.Store, r *record) error {
+	w := r.Swap
 	var tx branches.Update
-	if q.NewBranch != "" {
-		tx.Refs = append(tx.Refs, branches.RefUpdate{Name: branches.BranchRef(q.NewBranch), New: t.commit.ID})
+	if w.NewBranch {
+		// A checkout that is done again may find its own branch.
+		at, err := s.Ref(ctx, branches.BranchRef(w.Branch))
+		if errors.Is(err, branches.ErrNotFound) || err == nil && at.Commit != w.Commit {
+			tx.Refs = append(tx.Refs, branches.RefUpdate{Name: branches.BranchRef(w.Branch), New: w.Commit})
+		} else if err != nil {
+			return err
+		}
 	}
-	head := branches.Head{Branch: t.branch}
-	if t.branch == "" {
-		head.Commit = t.commit.ID
+	head := branches.Head{Branch: w.Branch}
+	if w.Branch == "" {
+		head.Commit = w.Commit
 	}
-	tx.Heads = append(tx.Heads, branches.HeadUpdate{Sandbox: r.ID, Head: head, Commit: t.commit.ID,
-		Reflog: []branches.ReflogEntry{{Commit: t.commit.ID, Action: "checkout", Message: "moving to " + q.Ref}}})
+	tx.Heads = append(tx.Heads, branches.HeadUpdate{Sandbox: r.ID, Head: head, Commit: w.Commit,
+		Reflog: []branches.ReflogEntry{{Commit: w.Commit, Action: "checkout", Message: "moving to " + w.Ref}}})
 	if err := s.Update(ctx, tx); err != nil {
 		return err
 	}
-	r.Head = recordHead{Branch: t.branch, Commit: t.commit.ID}
+	r.Head = recordHead{Branch: w.Branch, Commit: w.Commit}
 	return nil
 }

@@ -40,8 +40,6 @@ func (e *Local) claim(ctx context.Context, drafts ...draft) (claims []claim, err
 		return nil, err
 	}
 	defer global.unlock()
-	e.reap(ctx)
-
 	existing, err := e.records()
 	if err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ func (e *Local) Fork(ctx context.Context, q ForkRequest, each func(Fork)) ([]For
 	if q.From == "" {
 		return nil, usage("", "no sandbox or ref given")
 	}
-	if err := e.prepare(); err != nil {
+	if err := e.makeRoom(ctx); err != nil {
 		return nil, err
 	}
 	dumps, err := e.lockDumps(ctx)

@@ -6,39 +6,82 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/guestinit/proto"
 	"github.com/sietch-dev/sietch/runtime/agent"
+	"github.com/sietch-dev/sietch/runtime/vmm"
+	"github.com/sietch-dev/sietch/runtime/vmm/process"
 )
+
+// guest is a client of the machine that runs in a sandbox now. When that machine
+// ends, or makes way for an earlier state, so do the calls: nobody is left at the
+// other end to close their connections.
+type guest struct {
+	*agent.Client
+	machine *process.Process
+	closed  chan struct{}
+}
+
+// lastWords is how long a machine's connections are read after its end. What it
+// had sent before is here already.
+const lastWords = 300 * time.Millisecond
+
+func attend(c *agent.Client, machine *process.Process) *guest {
+	g := &guest{Client: c, machine: machine, closed: make(chan struct{})}
+	go func() {
+		select {
+		case <-machine.Done():
+		case <-g.closed:
+			return
+		}
+		select {
+		case <-time.After(lastWords):
+			c.Close()
+		case <-g.closed:
+		}
+	}()
+	return g
+}
+
+func (g *guest) Close() error {
+	close(g.closed)
+	return errors.Join(g.Client.Close(), g.machine.Release())
+}
 
 // guest returns a client of a running sandbox. It takes no lock: talking to a
 // guest never waits for other commands.
-func (e *Local) guest(ctx context.Context, name string) (*agent.Client, *record, error) {
+func (e *Local) guest(ctx context.Context, name string) (*guest, error) {
 	if err := e.readable(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	r, err := e.find(name)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	r = e.completed(ctx, r)
 	switch state, reason := e.stateOf(r); state {
 	case Running:
 	case Paused:
-		return nil, nil, wrongState("sietch resume "+name, "sandbox %s is paused", name)
+		return nil, wrongState("sietch resume "+name, "sandbox %s is paused", name)
 	default:
 		if reason != "" {
 			reason = " (" + reason + ")"
 		}
-		return nil, nil, wrongState("sietch start "+name, "sandbox %s is not running%s", name, reason)
+		return nil, wrongState("sietch start "+name, "sandbox %s is not running%s", name, reason)
 	}
 	e.unfreeze(ctx, r)
+	machine, err := process.Find(*r.Handle, "")
+	if err != nil {
+		return nil, guestError(name, "reach the guest", err)
+	}
 	c, err := e.dial(r.ID)
 	if err != nil {
-		return nil, nil, err
+		return nil, errors.Join(err, machine.Release())
 	}
-	return c, r, nil
+	return attend(c, machine), nil
 }
 
 // unfreeze lets a guest go on that a killed commit left paused; a living commit
@@ -67,7 +110,7 @@ func (e *Local) Exec(ctx context.Context, q ExecRequest, stdio ExecIO) (ExitStat
 			return ExitStatus{}, usage("", "environment %q is not KEY=VALUE", kv)
 		}
 	}
-	c, _, err := e.guest(ctx, q.Name)
+	c, err := e.guest(ctx, q.Name)
 	if err != nil {
 		return ExitStatus{}, err
 	}
@@ -111,7 +154,7 @@ func forwardSizes(ctx context.Context, from <-chan TTYSize, to chan<- agent.Size
 
 // CopyIn writes a tar stream beneath a directory of the guest.
 func (e *Local) CopyIn(ctx context.Context, q CopyInRequest, tar io.Reader) error {
-	c, _, err := e.guest(ctx, q.Name)
+	c, err := e.guest(ctx, q.Name)
 	if err != nil {
 		return err
 	}
@@ -124,7 +167,7 @@ func (e *Local) CopyIn(ctx context.Context, q CopyInRequest, tar io.Reader) erro
 
 // CopyOut reads a file or directory of the guest as a tar stream.
 func (e *Local) CopyOut(ctx context.Context, q CopyOutRequest, tar io.Writer) error {
-	c, _, err := e.guest(ctx, q.Name)
+	c, err := e.guest(ctx, q.Name)
 	if err != nil {
 		return err
 	}
@@ -137,7 +180,7 @@ func (e *Local) CopyOut(ctx context.Context, q CopyOutRequest, tar io.Writer) er
 
 // StatPath describes a path of the guest; a link at its end is not followed.
 func (e *Local) StatPath(ctx context.Context, name, path string) (PathStat, error) {
-	c, _, err := e.guest(ctx, name)
+	c, err := e.guest(ctx, name)
 	if err != nil {
 		return PathStat{}, err
 	}
@@ -172,6 +215,8 @@ func guestError(name, what string, err error) error {
 		return &Error{Kind: kinds[remote.Code], Message: fmt.Sprintf("%s: %s in %s", what, remote.Message, name)}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
+	case errors.Is(err, agent.ErrClosed), errors.Is(err, vmm.ErrGone):
+		return &Error{Kind: ErrState, Message: fmt.Sprintf("%s: the machine of %s ended or was replaced meanwhile", what, name), Err: err, Hint: "look at sietch ps -a"}
 	case errors.Is(err, agent.ErrUnreachable):
 		return &Error{Kind: ErrState, Message: fmt.Sprintf("%s: the guest of %s does not answer", what, name), Err: err, Hint: "look at sietch ps and sietch logs " + name}
 	}

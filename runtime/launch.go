@@ -237,7 +237,8 @@ func (e *Local) silentGuest(ctx context.Context, r *record, m vmm.Machine, err e
 	return &Error{Kind: ErrState, Message: message, Err: err, Hint: hint}
 }
 
-// lastConsole returns the last lines of the console, indented.
+// lastConsole returns the last lines of the console, indented. Of a kernel that
+// panicked those are the ones that say so, not the registers it went on about.
 func (e *Local) lastConsole(id string, lines int) string {
 	data, err := tailOf(filepath.Join(e.sandbox(id), "console.log"), 8<<10)
 	if err != nil {
@@ -247,7 +248,14 @@ func (e *Local) lastConsole(id string, lines int) string {
 	if len(all) == 1 && all[0] == "" {
 		return ""
 	}
-	all = all[max(0, len(all)-lines):]
+	from := max(0, len(all)-lines)
+	for i, l := range all {
+		if strings.Contains(l, "Kernel panic") {
+			from = min(from, max(0, i-2))
+			break
+		}
+	}
+	all = all[from:min(len(all), from+lines)]
 	for i, l := range all {
 		all[i] = "  | " + printable(l)
 	}

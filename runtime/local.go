@@ -294,13 +294,6 @@ func (e *Local) dial(id string) (*agent.Client, error) {
 	}
 	address := net.JoinHostPort(proto.GuestAddr, fmt.Sprint(proto.Port))
 	return agent.New(agent.Options{Dial: func(ctx context.Context) (net.Conn, error) {
-		conn, err := p.Dial(ctx, id, "tcp4", address)
-		if tcp, ok := conn.(*net.TCPConn); ok && err == nil {
-			// A guest that was put back to an earlier state does not know this
-			// connection and resets it when asked. One that is paused does not
-			// answer for as long as it is.
-			err = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: 15 * time.Second, Count: 127})
-		}
-		return conn, err
+		return p.Dial(ctx, id, "tcp4", address)
 	}}), nil
 }

@@ -29,7 +29,7 @@ func (e *Local) List(ctx context.Context, all bool) ([]Sandbox, error) {
 	list := make([]Sandbox, len(records))
 	var wg sync.WaitGroup
 	for i, r := range records {
-		wg.Go(func() { list[i] = e.view(ctx, r) })
+		wg.Go(func() { list[i] = e.view(ctx, e.completed(ctx, r)) })
 	}
 	wg.Wait()
 	kept := list[:0]
@@ -52,7 +52,7 @@ func (e *Local) Inspect(ctx context.Context, name string) (Sandbox, error) {
 	if err != nil {
 		return Sandbox{}, err
 	}
-	return e.view(ctx, r), nil
+	return e.view(ctx, e.completed(ctx, r)), nil
 }
 
 // view is a record as the outside sees it, with a look at process and guest.
@@ -110,6 +110,8 @@ func (e *Local) stateOf(r *record) (State, string) {
 		return Stopped, ""
 	case r.Phase == creating:
 		return Stopped, "it is being created"
+	case r.Swap != nil:
+		return Stopped, "a checkout is under way"
 	case r.Handle != nil && r.Handle.BootID != bootID():
 		return Stopped, "the host was restarted"
 	case e.poweredOff(r.ID):

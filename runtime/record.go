@@ -60,6 +60,9 @@ type record struct {
 	Head    recordHead        `json:"head"`
 	Memory  lineage           `json:"memory"`
 
+	// Swap is a checkout under way.
+	Swap *swap `json:"swap,omitempty"`
+
 	// Handle is nil for a stopped sandbox.
 	Handle *vmm.Handle   `json:"handle,omitempty"`
 	VMM    *vmm.Identity `json:"vmm,omitempty"`

@@ -28,6 +28,11 @@ func (e *Local) mend(ctx context.Context, r *record) error {
 		}
 		return &Error{Kind: ErrNotFound, Message: fmt.Sprintf("sandbox %s was left by a command that was killed and has been removed", r.Name), Err: errMendedAway}
 	}
+	if r.Swap != nil {
+		if err := e.finishSwap(ctx, r); err != nil {
+			return err
+		}
+	}
 	if r.RunDir != "" && (r.Handle == nil || r.Handle.RunDir != r.RunDir) {
 		// Killed between launching a VMM and writing down which.
 		if err := e.tearDown(ctx, r); err != nil {
@@ -37,6 +42,28 @@ func (e *Local) mend(ctx context.Context, r *record) error {
 		return e.save(r)
 	}
 	return e.releasePaused(ctx, r)
+}
+
+// completed returns the record after completing a checkout whose command was
+// killed. Verbs that only look and take no lock begin with it: a sandbox is not
+// to stay half-way until somebody changes it.
+func (e *Local) completed(ctx context.Context, r *record) *record {
+	if r.Swap == nil {
+		return r
+	}
+	lock, err := tryLock(filepath.Join(e.sandbox(r.ID), "lock"), unix.LOCK_EX)
+	if err != nil {
+		return r // its command is alive
+	}
+	defer lock.unlock()
+	fresh, err := e.load(r.ID)
+	if err != nil {
+		return r
+	}
+	if err := e.mend(ctx, fresh); err != nil {
+		e.log.Warn("complete a checkout that was cut off", "sandbox", r.Name, "err", err)
+	}
+	return fresh
 }
 
 // releasePaused lets a guest go on that a killed commit left paused.
@@ -56,6 +83,21 @@ func (e *Local) releasePaused(ctx context.Context, r *record) error {
 		}
 	}
 	return os.Remove(mark)
+}
+
+// makeRoom begins what makes sandboxes: names and ports of half-made ones are
+// free again. Not to be called with the store open, which removing needs.
+func (e *Local) makeRoom(ctx context.Context) error {
+	if err := e.prepare(); err != nil {
+		return err
+	}
+	global, err := e.lockSandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	defer global.unlock()
+	e.reap(ctx)
+	return nil
 }
 
 // reap removes sandboxes that a killed command left half-made or half-removed.

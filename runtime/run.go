@@ -33,7 +33,7 @@ func (e *Local) Run(ctx context.Context, r RunRequest) (_ Sandbox, err error) {
 	if err := e.validateRun(&r); err != nil {
 		return Sandbox{}, err
 	}
-	if err := e.prepare(); err != nil {
+	if err := e.makeRoom(ctx); err != nil {
 		return Sandbox{}, err
 	}
 	b, err := e.imageStore()

@@ -130,6 +130,9 @@ func (e *Local) extraRoots() ([]branches.Hash, error) {
 	for _, r := range records {
 		add(r.Memory.Base)
 		add(r.Head.Commit)
+		if r.Swap != nil {
+			add(r.Swap.Commit)
+		}
 		if t, err := e.loadTracking(r); err == nil {
 			add(t.Since)
 		}

@@ -5,11 +5,15 @@ import (
 	"os"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/runtime"
 )
 
 func main() {
+	// What machines remembered is nobody else's. Files that a user is given
+	// (cp, image export) get their modes said.
+	unix.Umask(0o077)
 	os.Exit(run(newEnv(openLocal), os.Args))
 }
 

@@ -12,7 +12,6 @@ import (
 // TestConnections is hazard 6: a commit breaks no connection, a checkout breaks
 // those of the machine it replaces at once, and new ones work.
 func TestConnections(t *testing.T) {
-	unproven(t)
 	r := shared(t)
 	port := freePort(t)
 	name := r.runSmall(t, "-p", fmt.Sprintf("127.0.0.1:%d:7007", port))

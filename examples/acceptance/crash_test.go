@@ -31,7 +31,6 @@ func killPoints(t *testing.T) int {
 // TestKill is hazard 9: after a kill -9 at any point of a verb, the next command
 // adopts or removes what is there, the source lives, and history is whole.
 func TestKill(t *testing.T) {
-	unproven(t)
 	r := private(t, filepath.Join(area, "kill"))
 	points := killPoints(t)
 	source := r.runSmall(t)
@@ -142,7 +141,6 @@ func (r *repo) whole(t *testing.T, source string, want []string) {
 
 // TestInterrupt wants Ctrl-C to end a verb soon, with 130 and everything undone.
 func TestInterrupt(t *testing.T) {
-	unproven(t)
 	r := shared(t)
 	name := fresh("int")
 	cmd := r.command(context.Background(), "run", "--name", name, "--memory", "256M", "small")

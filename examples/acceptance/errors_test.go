@@ -175,7 +175,6 @@ func TestErrors(t *testing.T) {
 
 // TestHostLacks takes something away from the host and wants to be told.
 func TestHostLacks(t *testing.T) {
-	unproven(t)
 	r := shared(t)
 
 	t.Run("qemu", func(t *testing.T) {

@@ -124,12 +124,3 @@ func smallImage(t *testing.T, r *repo) {
 	}
 	r.ok(t, "build", "--progress", "quiet", "-t", "small", dir)
 }
-
-// unproven marks a test that has not been seen to pass on a real machine yet:
-// it says so, and runs where SIETCH_TEST_ALL is set.
-func unproven(t testing.TB) {
-	t.Helper()
-	if os.Getenv("SIETCH_TEST_ALL") == "" {
-		t.Skip("not seen to pass yet; SIETCH_TEST_ALL=1 runs it")
-	}
-}
