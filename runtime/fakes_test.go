@@ -67,7 +67,7 @@ func (h *host) boot(t *testing.T, name string) *record {
 	t.Helper()
 	r := &record{Name: name, Machine: machine{Version: machineVersion, CPUs: 1, MemoryBytes: 128 << 20, DiskBytes: 32 << 20, NetworkMode: NetworkNAT},
 		Network: network{Mode: NetworkNAT}}
-	if err := h.prepare(); err != nil {
+	if err := h.makeRoom(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.bootNew(t.Context(), r); err != nil {

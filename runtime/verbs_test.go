@@ -253,17 +253,83 @@ func TestCrashLeftovers(t *testing.T) {
 			t.Errorf("paused %v, %v after the next command", paused, err)
 		}
 	})
-	t.Run("half-removed", func(t *testing.T) {
+	for name, next := range map[string]func(h *host) error{
+		"gc": func(h *host) error { _, err := h.GC(t.Context(), false); return err },
+		// A fork has the store open at times, which removing needs too.
+		"fork": func(h *host) error {
+			_, err := h.Fork(t.Context(), ForkRequest{From: "b", N: 1, Prefix: "c"}, nil)
+			return err
+		},
+	} {
+		t.Run("half-removed, then "+name, func(t *testing.T) {
+			h := newHost(t)
+			r := h.boot(t, "a")
+			h.boot(t, "b")
+			r.Phase = removing
+			if err := h.save(r); err != nil {
+				t.Fatal(err)
+			}
+			if err := next(h); err != nil {
+				t.Fatal(err)
+			}
+			list, err := h.List(t.Context(), true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, s := range list {
+				names = append(names, s.Name)
+			}
+			if left := h.leftovers(t, names...); len(left) > 0 || slices.Contains(names, "a") {
+				t.Errorf("left %v beside %v", left, names)
+			}
+		})
+	}
+	t.Run("in a checkout", func(t *testing.T) {
 		h := newHost(t)
-		r := h.boot(t, "a")
-		r.Phase = removing
-		if err := h.save(r); err != nil {
+		h.boot(t, "a")
+		first := h.mustCommit(t, "a", "one")
+		second := h.mustCommit(t, "a", "two")
+		r, err := h.find("a")
+		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := h.GC(t.Context(), false); err != nil {
+		target, err := branches.ParseHash(first.ID)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if left := h.leftovers(t); len(left) > 0 {
+		cutOff := func(kill bool) Sandbox {
+			t.Helper()
+			r.Swap = &swap{Commit: target, Ref: "a~1", Branch: "again", NewBranch: true, Generation: r.Memory.Generation}
+			if err := h.save(r); err != nil {
+				t.Fatal(err)
+			}
+			if kill {
+				m, err := h.attach(t.Context(), r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer m.Close()
+				if err := m.Kill(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			list, err := h.List(t.Context(), true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(list) != 1 || list[0].State != Running {
+				t.Fatalf("after the cut: %+v", list)
+			}
+			return list[0]
+		}
+		if s := cutOff(false); s.Head.Commit != second.ID || s.PID != r.Handle.PID {
+			t.Errorf("before anything had happened: %+v", s)
+		}
+		if s := cutOff(true); s.Head != (Head{Commit: first.ID, Branch: "again"}) {
+			t.Errorf("once the machine was gone: %+v", s)
+		}
+		if left := h.leftovers(t, "a"); len(left) > 0 {
 			t.Errorf("left %v", left)
 		}
 	})
