@@ -50,6 +50,10 @@ test: deps build ## every test this host can run; skips are printed with their r
 	@SIETCH_BIN=$(CURDIR)/bin/sietch SIETCH_TEST_DIR=$(DATA) \
 		$(GO) test -json -count=1 -timeout 30m ./examples/... | $(GO) run ./.ci/lanes
 
+.PHONY: test-kvm
+test-kvm: deps build ## the end-to-end tests under KVM; without one, in an emulated machine (long)
+	@SIETCH=$(CURDIR)/bin/sietch DATA=$(DATA) examples/kvmhost/test.sh
+
 .PHONY: check
 check: build ## vet, staticcheck, format, import arrows, documents
 	$(GO) vet ./... ./.ci/lanes
@@ -73,4 +77,4 @@ clean: ## remove what was built (DATA stays: it may hold your commits)
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile

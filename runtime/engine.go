@@ -220,6 +220,8 @@ type RunRequest struct {
 	Args        []string // replaces CMD
 	// FromDisk boots a commit's disk cold instead of restoring its memory.
 	FromDisk bool
+	// Nested shows the guest the CPU's virtualization, for machines of its own.
+	Nested bool
 }
 
 // LogsRequest is `sietch logs`.

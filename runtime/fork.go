@@ -225,7 +225,7 @@ func (e *Local) raise(ctx context.Context, claims []claim, from source, layer st
 
 // runCommit is run with a REF: one sandbox, with wishes of its own.
 func (e *Local) runCommit(ctx context.Context, q RunRequest, began time.Time) (Sandbox, error) {
-	if q.MemoryBytes != 0 || q.CPUs != 0 || q.DiskBytes != 0 || len(q.Args) > 0 || q.User != "" || q.WorkingDir != "" || len(q.Env) > 0 {
+	if q.MemoryBytes != 0 || q.CPUs != 0 || q.DiskBytes != 0 || len(q.Args) > 0 || q.User != "" || q.WorkingDir != "" || len(q.Env) > 0 || q.Nested {
 		if !q.FromDisk {
 			return Sandbox{}, usage("boot its disk with --from-disk to change them", "the machine of a commit goes on as it was: cpus, memory, disk, command, user, directory and environment are part of it")
 		}
@@ -243,6 +243,7 @@ func (e *Local) runCommit(ctx context.Context, q RunRequest, began time.Time) (S
 		}
 		maps.Copy(r.Labels, q.Labels)
 		m := &r.Machine
+		m.Nested = m.Nested || q.Nested
 		m.CPUs, m.MemoryBytes = orDefault(q.CPUs, m.CPUs), orDefault(q.MemoryBytes, m.MemoryBytes)
 		m.Guest.Env = append(m.Guest.Env, q.Env...)
 		m.Guest.User, m.Guest.WorkingDir = orDefault(q.User, m.Guest.User), orDefault(q.WorkingDir, m.Guest.WorkingDir)

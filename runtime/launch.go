@@ -53,6 +53,7 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 		RunDir:      r.RunDir,
 		CPUs:        r.Machine.CPUs,
 		MemoryBytes: r.Machine.MemoryBytes,
+		Nested:      r.Machine.Nested,
 		Kernel:      guest.Kernel,
 		Initramfs:   guest.Initramfs,
 		Cmdline:     guest.Cmdline,

@@ -294,6 +294,12 @@ func (e *Local) dial(id string) (*agent.Client, error) {
 	}
 	address := net.JoinHostPort(proto.GuestAddr, fmt.Sprint(proto.Port))
 	return agent.New(agent.Options{Dial: func(ctx context.Context) (net.Conn, error) {
-		return p.Dial(ctx, id, "tcp4", address)
+		conn, err := p.Dial(ctx, id, "tcp4", address)
+		if tcp, ok := conn.(*net.TCPConn); ok && err == nil {
+			// A paused guest answers no probe for as long as it is paused. That its
+			// machine ended is noticed otherwise, see attend.
+			err = tcp.SetKeepAlive(false)
+		}
+		return conn, err
 	}}), nil
 }

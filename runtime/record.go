@@ -84,7 +84,8 @@ type machine struct {
 	Initramfs   string        `json:"initramfs"` // sha256 of the base initramfs
 	Guest       proto.Config  `json:"guest"`
 	NetworkMode string        `json:"network_mode"`
-	VMM         *vmm.Identity `json:"vmm,omitempty"` // nil for disk commits
+	Nested      bool          `json:"nested,omitempty"` // virtualization shown to the guest
+	VMM         *vmm.Identity `json:"vmm,omitempty"`    // nil for disk commits
 }
 
 type imageRef struct {

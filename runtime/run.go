@@ -128,6 +128,7 @@ func (e *Local) runImage(ctx context.Context, q RunRequest, image builder.Image,
 			Kernel:      guest.KernelDigest,
 			Initramfs:   guest.InitramfsDigest,
 			Guest:       guestConfig(image.Config, q),
+			Nested:      q.Nested,
 		},
 		Labels: maps.Clone(q.Labels),
 	}

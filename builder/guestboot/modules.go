@@ -32,11 +32,15 @@ var guestModules = []string{
 	"tun", "veth", "bridge", "br_netfilter", "dummy", "macvlan", "wireguard",
 	"fuse", "loop", "squashfs", "autofs4",
 	"nf_tables", "nft_chain_nat", "nft_ct", "nft_nat", "nft_masq", "nft_redir", "nft_limit", "nft_log",
-	"nft_reject_inet", "nft_fib_inet", "nft_compat",
+	"nft_reject_inet", "nft_reject_ipv4", "nft_reject_ipv6", "nft_fib_inet", "nft_compat", "nft_numgen", "nft_hash", "nft_quota",
+	"nft_meta_bridge", "nft_reject_bridge", "nf_conntrack_netlink", "nfnetlink_log",
 	"ip_tables", "iptable_filter", "iptable_nat", "iptable_mangle", "iptable_raw", "ipt_REJECT",
 	"ip6_tables", "ip6table_filter", "ip6table_nat", "ip6table_mangle", "ip6t_REJECT",
 	"xt_conntrack", "xt_MASQUERADE", "xt_REDIRECT", "xt_nat", "xt_addrtype", "xt_comment", "xt_multiport",
 	"xt_mark", "xt_limit", "xt_tcpudp", "xt_state", "xt_LOG",
+	// Only a machine that runs machines of its own loads these, see nestedModules
+	// of guestinit/boot.
+	"kvm_amd", "kvm_intel",
 }
 
 // module is what a kernel object says about itself in its .modinfo section.

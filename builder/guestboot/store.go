@@ -43,7 +43,7 @@ type kernelRecord struct {
 // kernelFormat counts changes of what is kept of a kernel: a new entry in one of
 // the lists of modules, say. A kernel kept by an older sietch still boots what
 // was made with it; for new sandboxes it is fetched again.
-const kernelFormat = 2
+const kernelFormat = 3
 
 type currentRecord struct {
 	Kernel string `json:"kernel"`

@@ -41,6 +41,7 @@ sietch run --from-disk main~3`,
 			texts("label", "attach the label `K=V`; repeatable"),
 			text("message,m", "commit it with message `MSG` as soon as it is ready"),
 			toggle("from-disk", "boot a commit's disk cold instead of restoring its memory"),
+			toggle("nested", "let it run virtual machines of its own"),
 		},
 		Action: func(c *cli.Context) error {
 			o := runOptions{
@@ -48,7 +49,7 @@ sietch run --from-disk main~3`,
 				cpus: c.String("cpus"), memory: c.String("memory"), disk: c.String("disk"),
 				ports: c.StringSlice("publish"), env: c.StringSlice("env"), envFiles: c.StringSlice("env-file"),
 				workdir: c.String("workdir"), user: c.String("user"), network: c.String("network"),
-				labels: c.StringSlice("label"), message: c.String("message"), fromDisk: c.Bool("from-disk"),
+				labels: c.StringSlice("label"), message: c.String("message"), fromDisk: c.Bool("from-disk"), nested: c.Bool("nested"),
 			}
 			o.has = c.IsSet
 			return runRun(c.Context, e, o)
@@ -59,7 +60,7 @@ sietch run --from-disk main~3`,
 type runOptions struct {
 	from, name, cpus, memory, disk, workdir, user, network, message string
 	args, ports, env, envFiles, labels                              []string
-	fromDisk                                                        bool
+	fromDisk, nested                                                bool
 	has                                                             func(flag string) bool // was it given
 }
 
@@ -86,7 +87,7 @@ func (o runOptions) request(e *env) (runtime.RunRequest, error) {
 	var wrong problems
 	r := runtime.RunRequest{
 		Name: o.name, From: o.from, WorkingDir: o.workdir, User: o.user, Network: o.network,
-		Message: o.message, FromDisk: o.fromDisk,
+		Message: o.message, FromDisk: o.fromDisk, Nested: o.nested,
 	}
 	if len(o.args) > 0 {
 		r.Args = o.args

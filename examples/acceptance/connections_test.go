@@ -33,7 +33,7 @@ func TestConnections(t *testing.T) {
 		return conn, bufio.NewReader(conn)
 	}
 	echo := func(conn net.Conn, in *bufio.Reader, text string) error {
-		conn.SetDeadline(time.Now().Add(5 * time.Second))
+		conn.SetDeadline(time.Now().Add(within(5 * time.Second)))
 		if _, err := fmt.Fprintln(conn, text); err != nil {
 			return err
 		}
@@ -64,14 +64,14 @@ func TestConnections(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- long.Wait() }()
-	time.Sleep(500 * time.Millisecond)
+	time.Sleep(within(500 * time.Millisecond))
 
 	r.ok(t, "checkout", "--no-save", name, c.ID)
 	back := time.Now()
 	if err := echo(conn, in, "into the past"); err == nil {
 		t.Error("a connection to the machine that was replaced still answers")
 	}
-	if took := time.Since(back); took > 2*time.Second {
+	if took := time.Since(back); took > within(2*time.Second) {
 		t.Errorf("a connection to the machine that was replaced hung for %s", took)
 	}
 	select {
@@ -79,7 +79,7 @@ func TestConnections(t *testing.T) {
 		if code := exitCode(err); code == 0 {
 			t.Error("an exec in the machine that was replaced ended with success")
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(within(5 * time.Second)):
 		t.Error("an exec in the machine that was replaced still hangs")
 		cancel()
 		<-ended

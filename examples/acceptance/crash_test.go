@@ -147,7 +147,7 @@ func TestInterrupt(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(700 * time.Millisecond)
+	time.Sleep(within(700 * time.Millisecond))
 	asked := time.Now()
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func TestInterrupt(t *testing.T) {
 	if code := exitCode(cmd.Wait()); code != 130 {
 		t.Errorf("exit code %d after an interrupt, want 130", code)
 	}
-	if took := time.Since(asked); took > 10*time.Second {
+	if took := time.Since(asked); took > within(10*time.Second) {
 		t.Errorf("the interrupt took %s", took)
 	}
 	if left := r.all(t); len(left) != 0 {
@@ -173,7 +173,7 @@ func TestVMMDies(t *testing.T) {
 	if err := syscall.Kill(r.inspect(t, name).PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(within(5 * time.Second))
 	for r.inspect(t, name).State == "running" && time.Now().Before(deadline) {
 		time.Sleep(100 * time.Millisecond)
 	}

@@ -8,4 +8,8 @@
 // files, and removed at the end. Tests that share a data directory share only
 // its images and kernel; each removes its own sandboxes, and [repo.cleanHost]
 // holds that against the host.
+//
+// SIETCH_TEST_SEED is a data directory to take kernel and image "small" from,
+// for hosts without a Go command and a package mirror; SIETCH_TEST_SLOW is how
+// many times longer everything may take; SIETCH_VMM chooses what machines run in.
 package acceptance

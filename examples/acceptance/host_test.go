@@ -41,7 +41,7 @@ func (r *repo) watch(t *testing.T) {
 func (r *repo) cleanHost(t *testing.T) {
 	t.Helper()
 	var traces []string
-	for deadline := time.Now().Add(45 * time.Second); ; time.Sleep(500 * time.Millisecond) {
+	for deadline := time.Now().Add(within(45 * time.Second)); ; time.Sleep(500 * time.Millisecond) {
 		if traces = r.traces(t); len(traces) == 0 || time.Now().After(deadline) {
 			break
 		}

@@ -153,7 +153,7 @@ func freePort(t *testing.T) int {
 
 func get(t *testing.T, port int) string {
 	t.Helper()
-	client := http.Client{Timeout: 10 * time.Second}
+	client := http.Client{Timeout: within(10 * time.Second)}
 	defer client.CloseIdleConnections()
 	res, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/index.html", port))
 	if err != nil {

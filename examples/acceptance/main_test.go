@@ -5,8 +5,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sietch-dev/sietch/examples/small"
 	"github.com/sietch-dev/sietch/runtime/testlane"
@@ -17,6 +19,19 @@ var (
 	binary string // absolute path of the sietch under test; empty: none
 	area   string // directory for data directories, on a real disk
 )
+
+// slowness is how many times longer than on an ordinary host everything may take:
+// SIETCH_TEST_SLOW, for hosts that are emulated themselves.
+var slowness = func() float64 {
+	n, err := strconv.ParseFloat(os.Getenv("SIETCH_TEST_SLOW"), 64)
+	if err != nil || n < 1 {
+		return 1
+	}
+	return n
+}()
+
+// within is a limit of time as it is on this host.
+func within(d time.Duration) time.Duration { return time.Duration(float64(d) * slowness) }
 
 func TestMain(m *testing.M) {
 	code, err := setUp(m)
@@ -69,7 +84,15 @@ func needBinary(t testing.TB) {
 func needMachines(t testing.TB) {
 	t.Helper()
 	needBinary(t)
-	testlane.Need(t, testlane.Root, testlane.QEMU, testlane.BuildKit, testlane.Mirror)
+	testlane.Need(t, testlane.Root, testlane.BuildKit)
+	if os.Getenv("SIETCH_TEST_SEED") == "" {
+		testlane.Need(t, testlane.Mirror)
+	}
+	if os.Getenv("SIETCH_VMM") == "cloud-hypervisor" {
+		testlane.Need(t, testlane.KVM, testlane.CloudHypervisor)
+	} else {
+		testlane.Need(t, testlane.QEMU)
+	}
 }
 
 // shared is the data directory of most tests: the kernel is fetched and the
@@ -78,7 +101,13 @@ func shared(t *testing.T) *repo {
 	t.Helper()
 	needMachines(t)
 	r := &repo{dir: filepath.Join(area, "shared")}
-	buildShared.Do(func() { smallImage(t, r) })
+	buildShared.Do(func() {
+		if seed := os.Getenv("SIETCH_TEST_SEED"); seed != "" {
+			copyParts(t, seed, r.dir)
+		} else {
+			smallImage(t, r)
+		}
+	})
 	if t.Failed() {
 		t.FailNow()
 	}
@@ -100,20 +129,26 @@ func private(t *testing.T, dir string) *repo {
 		s.ok(t, "rm", "-f", name)
 	})
 	r := &repo{dir: dir}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for _, part := range []string{"kernel", "images"} {
-		if out, err := exec.Command("cp", "-a", "--sparse=always", filepath.Join(s.dir, part), dir).CombinedOutput(); err != nil {
-			t.Fatalf("copy %s: %v\n%s", part, err, out)
-		}
-	}
+	copyParts(t, s.dir, dir)
 	r.ok(t, "image", "inspect", "small")
 	r.watch(t)
 	return r
 }
 
 var warm sync.Once
+
+// copyParts makes a data directory with the kernel and the images of another.
+func copyParts(t *testing.T, from, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"kernel", "images"} {
+		if out, err := exec.Command("cp", "-a", "--sparse=always", filepath.Join(from, part), dir).CombinedOutput(); err != nil {
+			t.Fatalf("copy %s: %v\n%s", part, err, out)
+		}
+	}
+}
 
 // smallImage builds the image "small".
 func smallImage(t *testing.T, r *repo) {

@@ -79,14 +79,14 @@ func (r result) String() string {
 }
 
 // patience bounds any one command; a hung command is a failure with its output.
-const patience = 3 * time.Minute
+var patience = within(3 * time.Minute)
 
 func (r *repo) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = append(os.Environ(), "SIETCH_DATA_DIR="+r.dir, "NO_COLOR=1")
 	cmd.Env = append(cmd.Env, r.env...)
 	// What a killed command started may hold its pipes.
-	cmd.WaitDelay = 2 * time.Second
+	cmd.WaitDelay = within(2 * time.Second)
 	return cmd
 }
 

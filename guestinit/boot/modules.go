@@ -229,7 +229,26 @@ func (m *Modules) LoadForDevices() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(m.loadAll(drivers), m.dropBootModules())
+	return errors.Join(m.loadAll(drivers), m.loadForCPU(), m.dropBootModules())
+}
+
+// nestedModules are KVM by the flag in /proc/cpuinfo of the CPU that has it.
+var nestedModules = map[string]string{"svm": "kvm_amd", "vmx": "kvm_intel"}
+
+// loadForCPU loads KVM where the CPU shows virtualization, so that /dev/kvm is
+// there for whoever opens it.
+func (m *Modules) loadForCPU() error {
+	info, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return err
+	}
+	first, _, _ := strings.Cut(string(info), "\n\n")
+	for _, flag := range strings.Fields(first) {
+		if name := nestedModules[flag]; name != "" && m.Has(name) {
+			return m.Load(name)
+		}
+	}
+	return nil
 }
 
 // wanted names the virtio modules for what is on some buses.

@@ -14,6 +14,7 @@ type Shape struct {
 	Identity    Identity    `json:"identity"`
 	CPUs        int         `json:"cpus"`
 	MemoryBytes int64       `json:"memory_bytes"`
+	Nested      bool        `json:"nested,omitempty"`
 	Disks       []DiskShape `json:"disks"`
 	NIC         *NICShape   `json:"nic,omitempty"`
 }
@@ -31,7 +32,7 @@ type NICShape struct {
 
 // ShapeOf describes the machine that s would make.
 func ShapeOf(s Spec, id Identity) (Shape, error) {
-	h := Shape{Identity: id, CPUs: s.CPUs, MemoryBytes: s.MemoryBytes}
+	h := Shape{Identity: id, CPUs: s.CPUs, MemoryBytes: s.MemoryBytes, Nested: s.Nested}
 	for _, d := range s.Disks {
 		st, err := os.Stat(d.Path)
 		if err != nil {
@@ -57,6 +58,7 @@ func (h Shape) Load(saved Shape, version func(string) string) error {
 	}
 	differ("CPUs", saved.CPUs, h.CPUs)
 	differ("memory", saved.MemoryBytes, h.MemoryBytes)
+	differ("nested virtualization", saved.Nested, h.Nested)
 	differ("number of disks", len(saved.Disks), len(h.Disks))
 	for i := range min(len(saved.Disks), len(h.Disks)) {
 		differ(fmt.Sprintf("disk %d", i), saved.Disks[i], h.Disks[i])

@@ -67,6 +67,8 @@ type Spec struct {
 
 	CPUs        int
 	MemoryBytes int64
+	// Nested shows the guest the CPU's virtualization, for machines of its own.
+	Nested bool
 	// MemoryFile backs guest RAM, mapped privately and opened read-only where
 	// the VMM can. At least MemoryBytes long (sparse is fine).
 	MemoryFile string

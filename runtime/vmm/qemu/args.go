@@ -50,7 +50,7 @@ func arguments(s vmm.Spec, h host, fd descriptors) []string {
 		"suppress-vmdesc=on")
 	arg("-bios", h.firmware)
 	arg("-accel", h.accelArg()...)
-	arg("-cpu", h.cpu())
+	arg("-cpu", h.cpu(s.Nested))
 	arg("-smp", fmt.Sprintf("cpus=%d,sockets=1,cores=%d,threads=1", s.CPUs, s.CPUs))
 	arg("-m", fmt.Sprintf("%dM", s.MemoryBytes>>20))
 	ram := []string{"memory-backend-file", "id=ram", fmt.Sprintf("size=%d", s.MemoryBytes),
