@@ -65,6 +65,13 @@ func (p *Plumber) guestRules(n Network) ruleset {
 	in := base("input", nftables.ChainTypeFilter, nftables.ChainHookInput, *nftables.ChainPriorityFilter, input...)
 	fwd := base("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, *nftables.ChainPriorityFilter, forward...)
 	in.drop, fwd.drop = true, true
+	if n.TapOwner != 0 {
+		// Who holds the tap speaks for the guest through it, and in no other way:
+		// a VMM that was taken over gets no further than its guest.
+		nat = append(nat, base("output", nftables.ChainTypeFilter, nftables.ChainHookOutput, *nftables.ChainPriorityFilter,
+			when("the VMM itself", sentBy(n.TapOwner), drop()),
+		))
+	}
 	t.chains = append([]chain{
 		refuse(),
 		base("guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, *nftables.ChainPriorityRaw, guard...),

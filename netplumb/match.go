@@ -81,6 +81,9 @@ func fromSet(set string) part {
 	return part{meta(expr.MetaKeyIIFNAME, reg1), &expr.Lookup{SourceRegister: reg1, SetName: set}}
 }
 
+// sentBy matches what a socket of that user sends.
+func sentBy(uid int) part { return part{meta(expr.MetaKeySKUID, reg1), equal(native32(uint32(uid)))} }
+
 func layer4(proto byte) part { return part{meta(expr.MetaKeyL4PROTO, reg1), equal([]byte{proto})} }
 
 // Loads of header fields; the caller has made sure of the protocol.

@@ -7,17 +7,21 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sietch-dev/sietch/branches"
 	"github.com/sietch-dev/sietch/builder"
 	"github.com/sietch-dev/sietch/builder/guestboot"
 	"github.com/sietch-dev/sietch/guestinit/proto"
 	"github.com/sietch-dev/sietch/runtime/agent"
+	"github.com/sietch-dev/sietch/runtime/jail"
 	"github.com/sietch-dev/sietch/runtime/undo"
 	"github.com/sietch-dev/sietch/runtime/vmm"
 )
@@ -79,6 +83,11 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 		spec.Restore = &vmm.Restore{Dir: from.dump.devices(), Saved: from.saved}
 	}
 
+	uid, err := jail.ID(r.Network.Addr)
+	if err != nil {
+		return err
+	}
+	spec.Jail = &vmm.Jail{UID: uid, GID: uid}
 	p, err := e.plumber()
 	if err != nil {
 		return err
@@ -92,11 +101,16 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 	if err := e.save(r); err != nil {
 		return hostError(err)
 	}
+	back.Add("remove control group", func(context.Context) error { return jail.RemoveGroup(e.cgroup(r.ID)) })
+	group := e.confine(r)
 	back.Add("remove network", func(ctx context.Context) error { return p.Down(ctx, r.ID) })
 	if err := p.Up(ctx, nw); err != nil {
 		return networkError(err)
 	}
 	spec.NetNS = p.NamespacePath(r.ID)
+	if spec.Jail.Cgroups, err = group(); err != nil {
+		return hostError(err)
+	}
 
 	m, err := e.vmm().Launch(ctx, spec)
 	if err != nil {
@@ -132,6 +146,27 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 		return e.silentGuest(ctx, r, m, err)
 	}
 	return nil
+}
+
+// confine makes the control group of a sandbox while other things are made; the
+// function it returns waits for its directories. A host that allows no control
+// groups gets a machine without limits.
+func (e *Local) confine(r *record) (dirs func() ([]string, error)) {
+	var g jail.Group
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		g, err = jail.MakeGroup(e.cgroup(r.ID), jail.Limits{CPUs: r.Machine.CPUs, MemoryBytes: r.Machine.MemoryBytes})
+	}()
+	return func() ([]string, error) {
+		<-done
+		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+			e.log.Warn("machine runs without limits", "sandbox", r.Name, "err", err)
+			return nil, nil
+		}
+		return g.Dirs, err
+	}
 }
 
 // errSilent is why a context ends when a guest took too long.

@@ -52,6 +52,10 @@ func (l layout) instance() string {
 
 // runs is where the sockets of running VMMs are: a unix socket's path must be
 // short, however deep the data directory is, and must not survive a reboot.
+// cgroup names the control group of a sandbox.
+func (l layout) cgroup(id string) string { return l.cgroups() + "/" + id }
+func (l layout) cgroups() string         { return "/sietch/" + l.instance() }
+
 func (l layout) runs() string { return filepath.Join("/run/sietch", l.instance()) }
 
 func (l layout) runDir(id string) (string, error) {

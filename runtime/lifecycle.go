@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sietch-dev/sietch/branches"
+	"github.com/sietch-dev/sietch/runtime/jail"
 	"github.com/sietch-dev/sietch/runtime/vmm"
 	"github.com/sietch-dev/sietch/runtime/vmm/process"
 )
@@ -222,6 +223,9 @@ func (e *Local) tearDown(ctx context.Context, r *record) error {
 	}
 	if err := p.Down(ctx, r.ID); err != nil {
 		return fmt.Errorf("remove network of %s: %w", r.Name, err)
+	}
+	if err := jail.RemoveGroup(e.cgroup(r.ID)); err != nil {
+		return err
 	}
 	r.Want = wantStopped
 	return nil

@@ -19,6 +19,7 @@ import (
 	"github.com/sietch-dev/sietch/branches"
 	"github.com/sietch-dev/sietch/guestinit/proto"
 	"github.com/sietch-dev/sietch/netplumb"
+	"github.com/sietch-dev/sietch/runtime/jail"
 	"github.com/sietch-dev/sietch/runtime/vmm"
 )
 
@@ -116,6 +117,10 @@ type lineage struct {
 
 func (r *record) netplumb() (netplumb.Network, error) {
 	n := netplumb.Network{ID: r.ID, Mode: netplumb.Mode(r.Network.Mode), Addr: r.Network.Addr}
+	var err error
+	if n.TapOwner, err = jail.ID(n.Addr); err != nil {
+		return n, err
+	}
 	for _, p := range r.Network.Ports {
 		np := netplumb.Port{Host: p.Host, Guest: p.Guest, Protocol: p.Protocol}
 		if p.HostIP != "" && p.HostIP != "0.0.0.0" {

@@ -7,12 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/branches"
 	"github.com/sietch-dev/sietch/builder/guestboot"
 	"github.com/sietch-dev/sietch/netplumb"
+	"github.com/sietch-dev/sietch/runtime/jail"
 )
 
 func exists(path string) bool {
@@ -104,6 +106,19 @@ func (e *Local) sweep(ctx context.Context) (int, error) {
 		}
 		if err := errors.Join(killByRunDir(dir), os.RemoveAll(dir)); err != nil {
 			return n, fmt.Errorf("remove left-over run directory: %w", err)
+		}
+		n++
+	}
+	groups, err := jail.Groups(e.cgroups())
+	if err != nil {
+		return n, err
+	}
+	for _, id := range groups {
+		if slices.ContainsFunc(records, func(r *record) bool { return r.ID == id }) {
+			continue
+		}
+		if err := jail.RemoveGroup(e.cgroup(id)); err != nil {
+			return n, err
 		}
 		n++
 	}

@@ -118,9 +118,10 @@ type NIC struct {
 // accessible to UID.
 type Jail struct {
 	UID, GID int // both above 0
-	// Cgroup is the path of a cgroup v2 directory the process is started in;
-	// empty means the caller's.
-	Cgroup string
+	// Cgroups are directories of control groups that the process is in before
+	// the guest runs: one of cgroup v2, or one for each v1 hierarchy. None
+	// means the caller's.
+	Cgroups []string
 }
 
 // Restore points at a saved device state.

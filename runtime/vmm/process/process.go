@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 	"unsafe"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/runtime/vmm"
@@ -138,6 +140,25 @@ func (p *Process) Release() error {
 	}
 	if err := p.pidfd.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return err
+	}
+	return nil
+}
+
+// Confine moves a process just started into control groups and takes from it
+// what a VMM never needs: to leave a core, which would be the guest's memory in
+// a file.
+func (p *Process) Confine(cgroups []string) error {
+	if err := unix.Prlimit(p.pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil); err != nil {
+		return fmt.Errorf("limit VMM: %w", err)
+	}
+	var g errgroup.Group
+	for _, dir := range cgroups {
+		g.Go(func() error { // each waits for all CPUs to notice
+			return os.WriteFile(filepath.Join(dir, "cgroup.procs"), strconv.AppendInt(nil, int64(p.pid), 10), 0)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("move VMM into its control group: %w", err)
 	}
 	return nil
 }

@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sietch-dev/sietch/runtime/vmm"
 	"github.com/sietch-dev/sietch/runtime/vmm/process"
 )
@@ -137,14 +135,6 @@ func start(ctx context.Context, s vmm.Spec, h *host) (_ *process.Process, err er
 		if err := os.Mkdir(jailRoot(s.RunDir), 0o555); err != nil && !errors.Is(err, os.ErrExist) {
 			return nil, fmt.Errorf("make root directory of QEMU: %w", err)
 		}
-		if s.Jail.Cgroup != "" {
-			cgroup, err := os.OpenFile(s.Jail.Cgroup, unix.O_PATH|unix.O_DIRECTORY, 0)
-			if err != nil {
-				return nil, fmt.Errorf("open cgroup: %w", err)
-			}
-			defer cgroup.Close()
-			attr.UseCgroupFD, attr.CgroupFD = true, int(cgroup.Fd())
-		}
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -172,6 +162,13 @@ func start(ctx context.Context, s vmm.Spec, h *host) (_ *process.Process, err er
 	p, err := process.Adopt(cmd, log)
 	if err != nil {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	if s.Jail != nil {
+		// QEMU starts up meanwhile. Nothing of the guest runs before the monitor has
+		// been asked.
+		if err := p.Confine(s.Jail.Cgroups); err != nil {
+			return nil, errors.Join(err, p.Kill())
+		}
 	}
 	return p, nil
 }
