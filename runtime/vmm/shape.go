@@ -76,14 +76,18 @@ func (h Shape) Load(saved Shape, version func(string) string) error {
 }
 
 func identityReasons(saved, here Identity, version func(string) string) (reasons []error) {
-	for _, f := range []struct{ what, was, is string }{
-		{"VMM", saved.Driver, here.Driver},
-		{"version", version(saved.Version), version(here.Version)},
-		{"machine", saved.Machine, here.Machine},
-		{"accelerator", string(saved.Accel), string(here.Accel)},
-		{"CPU", saved.CPU, here.CPU},
+	same := func(v string) string { return v }
+	for _, f := range []struct {
+		what, was, is string
+		part          func(string) string // what has to be equal
+	}{
+		{"VMM", saved.Driver, here.Driver, same},
+		{"version", saved.Version, here.Version, version},
+		{"machine", saved.Machine, here.Machine, same},
+		{"accelerator", string(saved.Accel), string(here.Accel), same},
+		{"CPU", saved.CPU, here.CPU, same},
 	} {
-		if f.was != f.is {
+		if f.part(f.was) != f.part(f.is) {
 			reasons = append(reasons, fmt.Errorf("%s: saved with %q, here it is %q", f.what, f.was, f.is))
 		}
 	}

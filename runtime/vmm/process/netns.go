@@ -19,15 +19,31 @@ func InNetNS(path string, f func() error) error {
 		return fmt.Errorf("open network namespace: %w", err)
 	}
 	defer ns.Close()
+	return OnOwnThread(func() error {
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace %s: %w", path, err)
+		}
+		return f()
+	})
+}
+
+// OnOwnThread runs f on an OS thread that ends with it, so that f may change
+// what belongs to a thread: namespaces, root directory, bounding set. Processes
+// f starts inherit it.
+func OnOwnThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		// Never unlocked: the thread ends with the goroutine and takes the
-		// namespace along.
 		goruntime.LockOSThread()
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter network namespace %s: %w", path, err)
+		if unix.Gettid() == unix.Getpid() {
+			// The main thread is what the process looks like from outside, and it
+			// does not end with its goroutine: held here, it is not what f gets.
+			err := OnOwnThread(f)
+			goruntime.UnlockOSThread()
+			done <- err
 			return
 		}
+		// Never unlocked: the thread ends with the goroutine and takes along what
+		// was changed.
 		done <- f()
 	}()
 	return <-done

@@ -1,0 +1,285 @@
+package cloudhypervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sietch-dev/sietch/runtime/vmm"
+	"github.com/sietch-dev/sietch/runtime/vmm/process"
+)
+
+// Names in a run directory.
+const (
+	socketName = "api.sock"
+	logName    = "vmm.log"     // cloud-hypervisor's own output
+	eventsName = "events.json" // what happened to the machine, as its event monitor tells
+)
+
+// ownDir is the part of a run directory that belongs to the VMM's user.
+func ownDir(runDir string) string { return filepath.Join(runDir, "vmm") }
+
+// endingTime is what a process that fails to start is given to be gone.
+const endingTime = time.Second
+
+// Launch starts a machine.
+func (d *Driver) Launch(ctx context.Context, s vmm.Spec) (_ vmm.Machine, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("launch machine %s: %w", s.ID, err)
+		}
+	}()
+	if err := check(s); err != nil {
+		return nil, err
+	}
+	h, err := d.findHost(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sh, err := vmm.ShapeOf(s, h.identity())
+	if err != nil {
+		return nil, err
+	}
+	if s.Restore != nil {
+		if err := sh.CheckSaved(*s.Restore, majorVersion); err != nil {
+			return nil, err
+		}
+	}
+	if err := sh.Write(s.RunDir); err != nil {
+		return nil, err
+	}
+	own, err := makeOwnDir(s)
+	if err != nil {
+		return nil, err
+	}
+	if s.Restore != nil {
+		if err := own.prepare(s); err != nil {
+			return nil, err
+		}
+	}
+	console, err := prepareConsole(s.ConsoleLog, s.RunDir)
+	if err != nil {
+		return nil, err
+	}
+	p, tap, err := start(ctx, s, h, console)
+	if err != nil {
+		return nil, errors.Join(err, console.discard())
+	}
+	if tap != nil {
+		defer tap.Close()
+	}
+	m := &machine{proc: p, shape: sh, log: d.opts.Logger}
+	if m.handle, err = p.Handle(); err == nil {
+		m.handle.Driver, m.handle.RunDir, m.handle.MemoryFile = driverName, s.RunDir, s.MemoryFile
+		err = m.bringUp(ctx, s, console, tap)
+	}
+	if err == nil {
+		return m, nil
+	}
+	if ctx.Err() == nil {
+		// A connection breaks a moment before the process can be waited for, and
+		// what the VMM said itself is better than how its end was noticed.
+		var answered *apiError
+		if !errors.As(err, &answered) {
+			select {
+			case <-p.Done():
+			case <-time.After(endingTime):
+			}
+		}
+		select {
+		case <-p.Done():
+			if p.Err() != nil {
+				err = p.Err()
+				break
+			}
+			err = process.WithLastWords(err, m.logPath())
+		default:
+			err = process.WithLastWords(err, m.logPath())
+		}
+	}
+	return nil, errors.Join(err, p.Kill(), console.discard())
+}
+
+// check is Spec.Validate and what only cloud-hypervisor cannot do.
+func check(s vmm.Spec) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	if strings.ContainsAny(s.RunDir, `,"[]`) {
+		return fmt.Errorf("RunDir: %q cannot be written on a command line of cloud-hypervisor", s.RunDir)
+	}
+	return nil
+}
+
+// start runs cloud-hypervisor, detached from this process: in a session of its
+// own and with nothing inherited but what it needs. It has no machine yet. The
+// tap is nil without a network card.
+func start(ctx context.Context, s vmm.Spec, h *host, c *console) (_ *process.Process, tap *os.File, err error) {
+	var open []*os.File
+	defer func() {
+		for _, f := range open {
+			f.Close()
+		}
+		if err != nil && tap != nil {
+			tap.Close()
+		}
+	}()
+	// The socket is there and listens before cloud-hypervisor runs, so that
+	// connecting needs no polling, and ends at once when it does.
+	socket, err := listen(filepath.Join(s.RunDir, socketName))
+	if err != nil {
+		return nil, nil, err
+	}
+	open = append(open, socket)
+	appending := func(path string) (f *os.File) {
+		if err == nil {
+			if f, err = os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err == nil {
+				open = append(open, f)
+			}
+		}
+		return f
+	}
+	log := filepath.Join(s.RunDir, logName)
+	words, events, main := appending(log), appending(filepath.Join(s.RunDir, eventsName)), appending(s.MainLog)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open log: %w", err)
+	}
+
+	attr := &syscall.SysProcAttr{Setsid: true}
+	var j *jail
+	if s.Jail != nil {
+		if j, err = makeJail(s, h.binary, c); err != nil {
+			return nil, nil, fmt.Errorf("make jail: %w", err)
+		}
+		if s.Jail.Cgroup != "" {
+			cgroup, err := os.OpenFile(s.Jail.Cgroup, unix.O_PATH|unix.O_DIRECTORY, 0)
+			if err != nil {
+				return nil, nil, fmt.Errorf("open cgroup: %w", err)
+			}
+			defer cgroup.Close()
+			attr.UseCgroupFD, attr.CgroupFD = true, int(cgroup.Fd())
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	cmd := exec.Command(h.binary,
+		// The path is there to be read: by a person, and by who looks for what
+		// a launcher that was killed has left.
+		"--api-socket", "path="+filepath.Join(s.RunDir, socketName)+",fd=3",
+		"--event-monitor", "fd=4",
+		"--seccomp", "true")
+	cmd.Dir = "/"
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+	cmd.Stdout, cmd.Stderr = main, words
+	cmd.ExtraFiles = []*os.File{socket, events}
+	cmd.SysProcAttr = attr
+	err = process.InNetNS(s.NetNS, func() (err error) {
+		if s.NIC != nil {
+			if tap, err = process.OpenTap(s.NIC.Tap); err != nil {
+				return err
+			}
+		}
+		if j == nil {
+			return cmd.Start()
+		}
+		if s.NetNS != "" {
+			return j.start(cmd) // this thread is nobody else's
+		}
+		return process.OnOwnThread(func() error { return j.start(cmd) })
+	})
+	if err != nil {
+		return nil, tap, fmt.Errorf("start cloud-hypervisor: %w", err)
+	}
+	p, err := process.Adopt(cmd, log)
+	if err != nil {
+		return nil, tap, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	return p, tap, nil
+}
+
+// listen makes the socket of the API. A stale one of an earlier launch is removed.
+func listen(path string) (*os.File, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("make API socket: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	f, err := l.File()
+	return f, errors.Join(err, l.Close())
+}
+
+// bringUp makes the machine in a process that has none.
+func (m *machine) bringUp(ctx context.Context, s vmm.Spec, c *console, tap *os.File) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var files []*os.File
+	if tap != nil {
+		files = append(files, tap)
+	}
+	return m.ask(ctx, func(ctx context.Context, a api) error {
+		if s.Restore != nil {
+			if err := m.restore(ctx, a, s, files); err != nil {
+				return err
+			}
+			return c.opened(m.handle.PID)
+		}
+		if err := a.put(ctx, "vm.create", makeConfig(s)); err != nil {
+			return err
+		}
+		if err := c.opened(m.handle.PID); err != nil {
+			return err
+		}
+		if s.NIC != nil {
+			if err := a.put(ctx, "vm.add-net", makeNet(*s.NIC), files...); err != nil {
+				return err
+			}
+		}
+		return a.put(ctx, "vm.boot", nil)
+	})
+}
+
+// restoreRequest is what vm.restore is given.
+type restoreRequest struct {
+	SourceURL string        `json:"source_url"`
+	Resume    bool          `json:"resume"`
+	NetFDs    []restoredNet `json:"net_fds,omitempty"`
+}
+
+// restoredNet says how many of the descriptors that come along are a card's.
+type restoredNet struct {
+	ID     string `json:"id"`
+	NumFDs int    `json:"num_fds"`
+}
+
+// restore loads the state prepared in the VMM's own directory.
+func (m *machine) restore(ctx context.Context, a api, s vmm.Spec, files []*os.File) error {
+	own := own{dir: ownDir(s.RunDir)}
+	r := restoreRequest{SourceURL: "file://" + own.path(savedName)}
+	if s.NIC != nil {
+		r.NetFDs = []restoredNet{{s.NIC.ID, len(files)}}
+	}
+	if err := a.put(ctx, "vm.restore", r, files...); err != nil {
+		return err
+	}
+	if err := own.remove(savedName); err != nil {
+		return err
+	}
+	state, err := a.state(ctx)
+	if err == nil && state != statePaused {
+		err = fmt.Errorf("machine is %s after its restore, want %s", state, statePaused)
+	}
+	return err
+}
