@@ -128,6 +128,9 @@ func send(c *net.UnixConn, message []byte, files []*os.File) error {
 		}
 		message = message[n:]
 	}
+	if len(message) == 0 {
+		return nil
+	}
 	_, err := c.Write(message)
 	return err
 }

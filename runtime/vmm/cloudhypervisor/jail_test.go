@@ -175,13 +175,13 @@ func checkJail(t *testing.T, m vmm.Machine, s vmm.Spec) {
 	}
 	// All it sees is its own.
 	var seen []string
-	root := proc + "root/."
-	err = filepath.WalkDir(root, func(path string, e os.DirEntry, err error) error {
+	root := proc + "root"
+	err = filepath.WalkDir(root+"/", func(path string, e os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		for _, dir := range []string{"/usr/lib", "/usr/lib64", "/lib64"} {
-			if path == root+dir {
+			if path == root+dir && e.IsDir() {
 				return filepath.SkipDir // of a program that is not static
 			}
 		}
@@ -193,7 +193,7 @@ func checkJail(t *testing.T, m vmm.Machine, s vmm.Spec) {
 	if err != nil {
 		t.Error(err)
 	}
-	allowed := []string{s.MemoryFile, s.Kernel, s.Initramfs, s.Disks[0].Path, s.Disks[1].Path, "/dev/kvm", "/dev/null", "/dev/urandom", "/lib", "/etc/ld.so.cache"}
+	allowed := []string{s.MemoryFile, s.Kernel, s.Initramfs, s.Disks[0].Path, s.Disks[1].Path, "/dev/kvm", "/dev/null", "/dev/urandom", "/lib", "/lib64", "/etc/ld.so.cache"}
 	for _, path := range seen {
 		if !slices.Contains(allowed, path) && !strings.HasPrefix(path, s.ConsoleLog) && !strings.Contains(path, "cloud-hypervisor") {
 			t.Errorf("sees %s", path)
