@@ -74,7 +74,7 @@ func (d *Driver) Acceleration(ctx context.Context) (vmm.Accel, string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !h.Tried {
-		if err := h.tryKVM(ctx, d.opts); err != nil {
+		if err := d.tryKVM(ctx, h); err != nil {
 			return "", "", err
 		}
 	}

@@ -154,15 +154,8 @@ func (j *jail) enter() error {
 	if err := j.makeDevices(); err != nil {
 		return err
 	}
-	if err := unix.Chdir(j.root); err != nil {
-		return err
-	}
-	if err := unix.PivotRoot(".", "."); err != nil {
+	if err := changeRoot(j.root); err != nil {
 		return fmt.Errorf("change root directory: %w", err)
-	}
-	// The old root is now mounted over the new one.
-	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("drop old root directory: %w", err)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_RDONLY|unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("make root directory read-only: %w", err)
@@ -171,6 +164,28 @@ func (j *jail) enter() error {
 		return err
 	}
 	return dropPrivileges()
+}
+
+// changeRoot makes a mount the root directory of the thread and takes the old
+// one out of its sight.
+func changeRoot(root string) error {
+	if err := unix.Chdir(root); err != nil {
+		return err
+	}
+	err := unix.PivotRoot(".", ".")
+	if err == nil {
+		// The old root is now mounted over the new one.
+		return unix.Unmount(".", unix.MNT_DETACH)
+	}
+	if err != unix.EINVAL {
+		return err
+	}
+	// A host that runs from its initramfs cannot put that away: it is covered,
+	// which nobody without capabilities can undo.
+	if err := unix.Mount(".", "/", "", unix.MS_MOVE, ""); err != nil {
+		return err
+	}
+	return unix.Chroot(".")
 }
 
 // dropPrivileges leaves the thread what it needs to become another user, and

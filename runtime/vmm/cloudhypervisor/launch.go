@@ -32,12 +32,15 @@ func ownDir(runDir string) string { return filepath.Join(runDir, "vmm") }
 const endingTime = time.Second
 
 // Launch starts a machine.
-func (d *Driver) Launch(ctx context.Context, s vmm.Spec) (_ vmm.Machine, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("launch machine %s: %w", s.ID, err)
-		}
-	}()
+func (d *Driver) Launch(ctx context.Context, s vmm.Spec) (vmm.Machine, error) {
+	m, err := d.launch(ctx, s)
+	if err != nil {
+		return nil, fmt.Errorf("launch machine %s: %w", s.ID, err)
+	}
+	return m, nil
+}
+
+func (d *Driver) launch(ctx context.Context, s vmm.Spec) (*machine, error) {
 	if err := check(s); err != nil {
 		return nil, err
 	}
@@ -86,27 +89,26 @@ func (d *Driver) Launch(ctx context.Context, s vmm.Spec) (_ vmm.Machine, err err
 		return m, nil
 	}
 	if ctx.Err() == nil {
-		// A connection breaks a moment before the process can be waited for, and
-		// what the VMM said itself is better than how its end was noticed.
-		var answered *apiError
-		if !errors.As(err, &answered) {
-			select {
-			case <-p.Done():
-			case <-time.After(endingTime):
-			}
-		}
-		select {
-		case <-p.Done():
-			if p.Err() != nil {
-				err = p.Err()
-				break
-			}
-			err = process.WithLastWords(err, m.logPath())
-		default:
-			err = process.WithLastWords(err, m.logPath())
-		}
+		err = m.explain(err)
 	}
 	return nil, errors.Join(err, p.Kill(), console.discard())
+}
+
+// explain adds to the error of a launch what the VMM said itself, which is better
+// than how its end was noticed.
+func (m *machine) explain(err error) error {
+	var answered *apiError
+	if !errors.As(err, &answered) {
+		// A connection breaks a moment before the process can be waited for.
+		select {
+		case <-m.proc.Done():
+			if m.proc.Err() != nil {
+				return m.proc.Err()
+			}
+		case <-time.After(endingTime):
+		}
+	}
+	return process.WithLastWords(err, m.logPath())
 }
 
 // check is Spec.Validate and what only cloud-hypervisor cannot do.

@@ -1,7 +1,0 @@
-package cloudhypervisor
-
-import (
-	"context"
-)
-
-func (h *host) tryKVM(ctx context.Context, o Options) error { return nil }
