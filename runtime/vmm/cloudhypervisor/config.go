@@ -49,6 +49,7 @@ type diskConfig struct {
 	NumQueues int    `json:"num_queues"`
 	Serial    string `json:"serial"`
 	ImageType string `json:"image_type"`
+	Sparse    bool   `json:"sparse"` // what the guest discards becomes holes
 }
 
 type netConfig struct {
@@ -89,6 +90,7 @@ func makeConfig(s vmm.Spec) vmConfig {
 		c.Disks = append(c.Disks, diskConfig{
 			ID: d.ID, Path: d.Path, ReadOnly: d.ReadOnly, NumQueues: 1, Serial: d.ID,
 			ImageType: "Raw", // one that is found out is not allowed to have its first sector written
+			Sparse:    !d.ReadOnly,
 		})
 	}
 	return c

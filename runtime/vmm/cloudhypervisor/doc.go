@@ -39,7 +39,7 @@
 // /dev/urandom, and for a program that is not static the host's libraries. Files
 // belong to its user there, and memory file, kernel and read-only disks are on
 // read-only mounts. That takes root, and a file system with id-mapped mounts
-// (Linux 5.12: ext4, 5.15: btrfs, xfs; 6.3: tmpfs) for files that the user may
+// (ext4 and xfs since Linux 5.12, btrfs 5.15, tmpfs 6.3) for files that the user may
 // not open by their mode. States pass through the directory "vmm" in the run
 // directory, which belongs to the VMM's user and is not trusted. The seccomp
 // filters are cloud-hypervisor's own, with and without a jail.

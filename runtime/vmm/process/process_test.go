@@ -177,6 +177,50 @@ func TestTracedChild(t *testing.T) {
 	}
 }
 
+// TestOnOwnThread: what f changes of its thread is seen by nobody else, wherever
+// it is called from.
+func TestOnOwnThread(t *testing.T) {
+	before, err := os.Readlink("/proc/self/ns/uts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const calls = 64
+	results := make(chan error, calls)
+	for range calls {
+		go func() {
+			results <- OnOwnThread(func() error {
+				if unix.Gettid() == unix.Getpid() {
+					return errors.New("on the main thread")
+				}
+				if os.Geteuid() != 0 {
+					return nil
+				}
+				if err := unix.Unshare(unix.CLONE_NEWUTS); err != nil {
+					return err
+				}
+				// Also for what is called from there.
+				return OnOwnThread(func() error { return unix.Unshare(unix.CLONE_FS) })
+			})
+		}()
+	}
+	for range calls {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	want := errors.New("of f")
+	if err := OnOwnThread(func() error { return want }); err != want {
+		t.Errorf("got %v, want the error of f", err)
+	}
+	for range 100 {
+		// On whatever thread this goroutine is now.
+		time.Sleep(time.Millisecond)
+		if after, err := os.Readlink("/proc/thread-self/ns/uts"); err != nil || after != before {
+			t.Fatalf("namespace is %s (%v), was %s", after, err, before)
+		}
+	}
+}
+
 func number(t *testing.T, s string) int {
 	t.Helper()
 	n, err := strconv.Atoi(s)
