@@ -142,18 +142,14 @@ func start(ctx context.Context, s vmm.Spec, h *host, c *console) (_ *process.Pro
 		return nil, nil, err
 	}
 	open = append(open, socket)
-	appending := func(path string) (f *os.File) {
-		if err == nil {
-			if f, err = os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err == nil {
-				open = append(open, f)
-			}
-		}
-		return f
-	}
 	log := filepath.Join(s.RunDir, logName)
-	words, events, main := appending(log), appending(filepath.Join(s.RunDir, eventsName)), appending(s.MainLog)
-	if err != nil {
-		return nil, nil, fmt.Errorf("open log: %w", err)
+	var logs []*os.File
+	for _, path := range []string{s.MainLog, log, filepath.Join(s.RunDir, eventsName)} {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			return nil, nil, fmt.Errorf("open log: %w", err)
+		}
+		open, logs = append(open, f), append(logs, f)
 	}
 
 	attr := &syscall.SysProcAttr{Setsid: true}
@@ -182,8 +178,8 @@ func start(ctx context.Context, s vmm.Spec, h *host, c *console) (_ *process.Pro
 		"--seccomp", "true")
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
-	cmd.Stdout, cmd.Stderr = main, words
-	cmd.ExtraFiles = []*os.File{socket, events}
+	cmd.Stdout, cmd.Stderr = logs[0], logs[1]
+	cmd.ExtraFiles = []*os.File{socket, logs[2]} // 3 and 4
 	cmd.SysProcAttr = attr
 	err = process.InNetNS(s.NetNS, func() (err error) {
 		if s.NIC != nil {

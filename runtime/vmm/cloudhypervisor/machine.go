@@ -193,7 +193,7 @@ func (m *machine) snapshot(ctx context.Context, a api) (config, state []byte, er
 			return nil, nil, err
 		}
 		if refuse {
-			if err := os.WriteFile(own.path(snapshotName, ramName), nil, 0o600); err != nil {
+			if err := own.create(snapshotName, ramName); err != nil {
 				return nil, nil, err
 			}
 		}

@@ -13,8 +13,8 @@ import (
 )
 
 // own is the VMM's own directory, where states pass between it and us. It may
-// belong to a user who is not trusted: what is read there is opened without
-// following links, and bounded.
+// belong to a user who is not trusted: no link there is followed out of it, and
+// what is read is bounded.
 type own struct {
 	dir      string
 	uid, gid int // of the directory
@@ -108,14 +108,28 @@ func (o own) prepare(s vmm.Spec) (err error) {
 	return nil
 }
 
+// create makes an empty file in a directory of it.
+func (o own) create(dir, name string) error {
+	root, err := os.OpenRoot(o.dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	f, err := root.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
 // read reads a file of a saved state.
 func (o own) read(dir, name string) ([]byte, error) {
-	root, err := os.OpenRoot(filepath.Join(o.dir, dir))
+	root, err := os.OpenRoot(o.dir)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := root.OpenFile(filepath.Join(dir, name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}

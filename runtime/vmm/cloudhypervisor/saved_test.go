@@ -269,6 +269,22 @@ func TestOwnDirIsNotTrusted(t *testing.T) {
 			t.Errorf("%s: read %d bytes", name, len(data))
 		}
 	}
+	// Nor is one in the place of the directory.
+	if err := os.Symlink(filepath.Dir(secret), o.path("elsewhere")); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := o.read("elsewhere", "secret"); err == nil {
+		t.Errorf("behind a link: read %q", data)
+	}
+	if err := o.create("elsewhere", "new"); err == nil {
+		t.Error("a file was made behind a link")
+	}
+	if err := o.mkdir("elsewhere"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(secret); err != nil {
+		t.Errorf("a link was followed by a removal: %v", err)
+	}
 	if err := os.WriteFile(o.path(snapshotName, "file"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
