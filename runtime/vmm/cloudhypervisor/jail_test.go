@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +57,12 @@ func testJail(t *testing.T, d *Driver, boot vmmtest.Boot) {
 		ConsoleLog: filepath.Join(dir, "console.log"), MainLog: filepath.Join(dir, "main.log"),
 		NetNS: ns,
 		Jail:  &vmm.Jail{UID: 64999, GID: 64998},
+	}
+	if cgroup := "/sys/fs/cgroup/sietch-test-" + strconv.Itoa(os.Getpid()); os.Mkdir(cgroup, 0o755) == nil {
+		if _, err := os.Stat(cgroup + "/cgroup.procs"); err == nil {
+			spec.Jail.Cgroup = cgroup
+		}
+		t.Cleanup(func() { os.Remove(cgroup) })
 	}
 	if err := os.WriteFile(spec.ConsoleLog, []byte("earlier\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -214,6 +221,12 @@ func checkJail(t *testing.T, m vmm.Machine, s vmm.Spec) {
 	// The dump of a commit is other machines' memory too.
 	if err := unix.Access(root+s.MemoryFile, unix.W_OK); err != unix.EROFS {
 		t.Errorf("writing the memory file: got %v, want EROFS", err)
+	}
+	if s.Jail.Cgroup != "" {
+		data, err := os.ReadFile(proc + "cgroup")
+		if err != nil || !strings.Contains(string(data), "/"+filepath.Base(s.Jail.Cgroup)+"\n") {
+			t.Errorf("cgroup is %q (%v), want %s", data, err, s.Jail.Cgroup)
+		}
 	}
 	if s.NetNS != "" {
 		var here, there unix.Stat_t
