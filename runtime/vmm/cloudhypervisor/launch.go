@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,9 +26,6 @@ const (
 
 // ownDir is the part of a run directory that belongs to the VMM's user.
 func ownDir(runDir string) string { return filepath.Join(runDir, "vmm") }
-
-// endingTime is what a process that fails to start is given to be gone.
-const endingTime = time.Second
 
 // Launch starts a machine.
 func (d *Driver) Launch(ctx context.Context, s vmm.Spec) (vmm.Machine, error) {
@@ -97,16 +93,8 @@ func (d *Driver) launch(ctx context.Context, s vmm.Spec) (*machine, error) {
 // explain adds to the error of a launch what the VMM said itself, which is better
 // than how its end was noticed.
 func (m *machine) explain(err error) error {
-	var answered *apiError
-	if !errors.As(err, &answered) {
-		// A connection breaks a moment before the process can be waited for.
-		select {
-		case <-m.proc.Done():
-			if m.proc.Err() != nil {
-				return m.proc.Err()
-			}
-		case <-time.After(endingTime):
-		}
+	if errors.Is(err, vmm.ErrGone) && m.endsSoon(context.Background()) && m.proc.Err() != nil {
+		return m.proc.Err()
 	}
 	return process.WithLastWords(err, m.logPath())
 }

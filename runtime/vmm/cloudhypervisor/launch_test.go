@@ -127,9 +127,13 @@ func TestSilence(t *testing.T) {
 		if err := os.WriteFile(s.ConsoleLog, []byte("earlier\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
+		d := New(Options{Binary: fakeBinary(t, "silent="+endpoint)})
+		if _, err := d.Identity(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		began := time.Now()
-		m, err := New(Options{Binary: fakeBinary(t, "silent="+endpoint)}).Launch(ctx, s)
+		m, err := d.Launch(ctx, s)
 		cancel()
 		if err == nil {
 			m.Kill()

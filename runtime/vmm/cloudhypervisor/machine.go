@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -100,10 +102,35 @@ func (m *machine) ask(ctx context.Context, f func(context.Context, api) error) e
 		}
 	}()
 	err := f(ctx, api{filepath.Join(m.handle.RunDir, socketName)})
-	if err != nil && m.proc.Ending() {
+	if err != nil && (m.proc.Ending() || hungUp(err) && m.endsSoon(ctx)) {
 		return errors.Join(vmm.ErrGone, err)
 	}
 	return err
+}
+
+// hungUp reports whether the other end of a connection is not there any more.
+func hungUp(err error) bool {
+	for _, e := range []error{io.EOF, io.ErrUnexpectedEOF, unix.ECONNREFUSED, unix.ECONNRESET, unix.EPIPE} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// endingTime is how long after its connections the end of a process may be
+// noticed.
+const endingTime = time.Second
+
+// endsSoon waits for the end of a process that is ending.
+func (m *machine) endsSoon(ctx context.Context) bool {
+	select {
+	case <-m.proc.Done():
+		return true
+	case <-ctx.Done():
+	case <-time.After(endingTime):
+	}
+	return false
 }
 
 // operate is ask for an operation of its own.

@@ -125,6 +125,9 @@ func askVersion(ctx context.Context, binary string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, binary, "--version").Output()
+	if ctx.Err() != nil {
+		err = context.Cause(ctx) // rather than the signal it makes of that
+	}
 	if err != nil {
 		return "", fmt.Errorf("ask %s for its version: %w", binary, err)
 	}
