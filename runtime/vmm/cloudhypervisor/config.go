@@ -75,8 +75,7 @@ const zoneID = "ram"
 func makeConfig(s vmm.Spec) vmConfig {
 	c := vmConfig{
 		// As many as there will ever be: hot-plugged ones have hung on a pause.
-		// Nested guests are more of KVM than a guest needs to reach.
-		CPUs: cpusConfig{Boot: s.CPUs, Max: s.CPUs, Nested: false},
+		CPUs: cpusConfig{Boot: s.CPUs, Max: s.CPUs, Nested: s.Nested},
 		// Only a zone can have a file.
 		Memory:  memoryConfig{Zones: []zoneConfig{{ID: zoneID, Size: s.MemoryBytes, File: s.MemoryFile, Shared: false}}},
 		Payload: payloadConfig{Kernel: s.Kernel, Initramfs: s.Initramfs, Cmdline: strings.TrimSpace("console=ttyS0 " + s.Cmdline)},
