@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/runtime/vmm"
+	"github.com/sietch-dev/sietch/runtime/vmm/process"
 )
 
 // cloud-hypervisor can give up neither its user nor its root directory, and it
@@ -115,7 +116,7 @@ func (j *jail) start(cmd *exec.Cmd) error {
 		return fmt.Errorf("make jail: %w", err)
 	}
 	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(j.UID), Gid: uint32(j.GID), Groups: []uint32{}}
-	return cmd.Start()
+	return process.StartWithoutCore(cmd)
 }
 
 func (j *jail) enter() error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,12 +59,7 @@ func testJail(t *testing.T, d *Driver, boot vmmtest.Boot) {
 		NetNS: ns,
 		Jail:  &vmm.Jail{UID: 64999, GID: 64998},
 	}
-	if cgroup := "/sys/fs/cgroup/sietch-test-" + strconv.Itoa(os.Getpid()); os.Mkdir(cgroup, 0o755) == nil {
-		if _, err := os.Stat(cgroup + "/cgroup.procs"); err == nil {
-			spec.Jail.Cgroup = cgroup
-		}
-		t.Cleanup(func() { os.Remove(cgroup) })
-	}
+	spec.Jail.Cgroups = cgroups(t)
 	if err := os.WriteFile(spec.ConsoleLog, []byte("earlier\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -138,6 +134,19 @@ func testJail(t *testing.T, d *Driver, boot vmmtest.Boot) {
 		t.Fatal(err)
 	}
 
+	if err := again.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	// A control group that is not there is an error, and leaves no process.
+	spec.RunDir = runDir(t)
+	spec.Jail = &vmm.Jail{UID: 64999, GID: 64998, Cgroups: []string{"/nonexistent"}}
+	if _, err := d.Launch(t.Context(), spec); err == nil || !strings.Contains(err.Error(), "control group") {
+		t.Errorf("launch in a control group that is not there: got %v", err)
+	}
+	if left := processesOf(t, spec.RunDir); len(left) > 0 {
+		t.Errorf("processes left: %v", left)
+	}
+
 	// Errors name what is missing, and nothing of a jail is left here.
 	spec.RunDir = runDir(t)
 	spec.NIC = &vmm.NIC{ID: "net0", Tap: "tap9", MAC: "02:73:69:65:74:63"}
@@ -147,6 +156,29 @@ func testJail(t *testing.T, d *Driver, boot vmmtest.Boot) {
 	if mounts, err := os.ReadFile("/proc/self/mounts"); err != nil || strings.Contains(string(mounts), "/root tmpfs") && strings.Contains(string(mounts), spec.RunDir) {
 		t.Errorf("a jail is mounted here: %s (%v)", mounts, err)
 	}
+}
+
+// cgroups makes control groups of whatever kind the host has.
+func cgroups(t *testing.T) (made []string) {
+	name := "sietch-test-" + strconv.Itoa(os.Getpid())
+	for _, parent := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/pids"} {
+		if _, err := os.Stat(parent + "/cgroup.procs"); err != nil {
+			continue
+		}
+		dir := filepath.Join(parent, name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Logf("no control group is made: %v", err)
+			continue
+		}
+		made = append(made, dir)
+		t.Cleanup(func() {
+			if err := os.Remove(dir); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Logf("control groups: %q", made)
+	return made
 }
 
 // checkJail looks at the process itself.
@@ -222,11 +254,14 @@ func checkJail(t *testing.T, m vmm.Machine, s vmm.Spec) {
 	if err := unix.Access(root+s.MemoryFile, unix.W_OK); err != unix.EROFS {
 		t.Errorf("writing the memory file: got %v, want EROFS", err)
 	}
-	if s.Jail.Cgroup != "" {
+	if len(s.Jail.Cgroups) > 0 {
 		data, err := os.ReadFile(proc + "cgroup")
-		if err != nil || !strings.Contains(string(data), "/"+filepath.Base(s.Jail.Cgroup)+"\n") {
-			t.Errorf("cgroup is %q (%v), want %s", data, err, s.Jail.Cgroup)
+		if n := strings.Count(string(data), "/"+filepath.Base(s.Jail.Cgroups[0])+"\n"); err != nil || n < len(s.Jail.Cgroups) {
+			t.Errorf("control groups are %q (%v), want %q", data, err, s.Jail.Cgroups)
 		}
+	}
+	if data, err := os.ReadFile(proc + "limits"); err != nil || !regexp.MustCompile(`(?m)^Max core file size +0 `).Match(data) {
+		t.Errorf("may leave a core: %s (%v)", data, err)
 	}
 	if s.NetNS != "" {
 		var here, there unix.Stat_t

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sietch-dev/sietch/runtime/vmm"
 	"github.com/sietch-dev/sietch/runtime/vmm/process"
 )
@@ -146,14 +144,6 @@ func start(ctx context.Context, s vmm.Spec, h *host, c *console) (_ *process.Pro
 		if j, err = makeJail(s, h.binary, c); err != nil {
 			return nil, nil, fmt.Errorf("make jail: %w", err)
 		}
-		if s.Jail.Cgroup != "" {
-			cgroup, err := os.OpenFile(s.Jail.Cgroup, unix.O_PATH|unix.O_DIRECTORY, 0)
-			if err != nil {
-				return nil, nil, fmt.Errorf("open cgroup: %w", err)
-			}
-			defer cgroup.Close()
-			attr.UseCgroupFD, attr.CgroupFD = true, int(cgroup.Fd())
-		}
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
@@ -189,6 +179,12 @@ func start(ctx context.Context, s vmm.Spec, h *host, c *console) (_ *process.Pro
 	p, err := process.Adopt(cmd, log)
 	if err != nil {
 		return nil, tap, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	if s.Jail != nil {
+		// cloud-hypervisor starts up meanwhile. It has no guest before it is told.
+		if err := p.Join(s.Jail.Cgroups); err != nil {
+			return nil, tap, errors.Join(err, p.Kill())
+		}
 	}
 	return p, tap, nil
 }

@@ -151,6 +151,11 @@ func (p *Process) Confine(cgroups []string) error {
 	if err := unix.Prlimit(p.pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil); err != nil {
 		return fmt.Errorf("limit VMM: %w", err)
 	}
+	return p.Join(cgroups)
+}
+
+// Join moves a process into control groups, given by their directories.
+func (p *Process) Join(cgroups []string) error {
 	var g errgroup.Group
 	for _, dir := range cgroups {
 		g.Go(func() error { // each waits for all CPUs to notice
@@ -161,6 +166,29 @@ func (p *Process) Confine(cgroups []string) error {
 		return fmt.Errorf("move VMM into its control group: %w", err)
 	}
 	return nil
+}
+
+// starting is held while this process's own limits are those of a child.
+var starting sync.Mutex
+
+// StartWithoutCore starts a command that leaves no core. It is for those that
+// begin as another user: their limits are not Confine's to change any more. For
+// the time of the start, this process leaves none either.
+func StartWithoutCore(cmd *exec.Cmd) (err error) {
+	starting.Lock()
+	defer starting.Unlock()
+	var own unix.Rlimit
+	if err := unix.Prlimit(0, unix.RLIMIT_CORE, nil, &own); err != nil {
+		return fmt.Errorf("look at limits: %w", err)
+	}
+	if err := unix.Prlimit(0, unix.RLIMIT_CORE, &unix.Rlimit{Max: own.Max}, nil); err != nil {
+		return fmt.Errorf("limit VMM: %w", err)
+	}
+	defer func() {
+		// Nothing can be said against going back to what was allowed before.
+		unix.Prlimit(0, unix.RLIMIT_CORE, &own, nil)
+	}()
+	return cmd.Start()
 }
 
 // PID is the process id.

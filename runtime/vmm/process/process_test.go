@@ -221,6 +221,40 @@ func TestOnOwnThread(t *testing.T) {
 	}
 }
 
+func TestStartWithoutCore(t *testing.T) {
+	limit := func(pid int) unix.Rlimit {
+		t.Helper()
+		var l unix.Rlimit
+		if err := unix.Prlimit(pid, unix.RLIMIT_CORE, nil, &l); err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	before := limit(0)
+	want := unix.Rlimit{Cur: before.Max, Max: before.Max}
+	if err := unix.Prlimit(0, unix.RLIMIT_CORE, &want, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Prlimit(0, unix.RLIMIT_CORE, &before, nil)
+	for range 4 {
+		cmd := exec.Command("/bin/sleep", "60")
+		if err := StartWithoutCore(cmd); err != nil {
+			t.Fatal(err)
+		}
+		if l := limit(cmd.Process.Pid); l.Cur != 0 {
+			t.Errorf("may leave a core of %d bytes", l.Cur)
+		}
+		cmd.Process.Kill()
+		cmd.Wait()
+	}
+	if err := StartWithoutCore(exec.Command("/nonexistent")); err == nil {
+		t.Error("started what is not there")
+	}
+	if got := limit(0); got != want {
+		t.Errorf("own limit is %+v afterwards, was %+v", got, want)
+	}
+}
+
 func number(t *testing.T, s string) int {
 	t.Helper()
 	n, err := strconv.Atoi(s)
