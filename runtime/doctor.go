@@ -7,9 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sietch-dev/sietch/runtime/vmm"
 )
 
 const (
@@ -76,29 +77,46 @@ func (d *doctor) tools() {
 	}
 }
 
+// accelerator explains each step of the choice between the VMMs.
 func (d *doctor) accelerator(ctx context.Context) {
-	info, err := os.ReadFile("/proc/cpuinfo")
-	flags := " " + strings.ReplaceAll(string(info), "\n", " ") + " "
-	hardware := err == nil && (strings.Contains(flags, " vmx ") || strings.Contains(flags, " svm "))
+	e := d.engine
+	kvm := false
+	accel, reason, err := e.qemu().Acceleration(ctx)
 	switch {
-	case !exists("/dev/kvm"):
-		d.say("kvm", statusNote, "", "/dev/kvm is not there: guests are emulated (TCG), which is slower; on a virtual host, ask for nested virtualization")
-	case !hardware:
-		d.say("kvm", statusNote, "", "/dev/kvm is there, but the CPU shows neither vmx nor svm: guests are emulated (TCG), which is slower")
+	case errors.Is(err, exec.ErrNotFound): // said above
+	case err != nil:
+		d.say("qemu", statusMissing, "", "%v", err)
+	case accel == vmm.KVM:
+		kvm = true
+		d.say("kvm", statusOK, "", "runs a stock guest in QEMU")
 	default:
-		id, err := d.engine.vmm().Identity(ctx)
-		if err != nil {
-			d.say("kvm", statusMissing, "", "%v", err)
-		} else if id.Accel == "kvm" {
-			d.say("kvm", statusOK, "", "works")
-		} else {
-			d.say("kvm", statusNote, "", "/dev/kvm cannot run a stock guest: guests are emulated (TCG), which is slower")
-		}
+		d.say("kvm", statusNote, "on a virtual host, ask for nested virtualization", "guests are emulated (TCG), which is slower: %s", reason)
+	}
+	accel, reason, err = e.cloudHypervisor().Acceleration(ctx)
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		d.say("cloud-hypervisor", statusNote, "put its binary on PATH or name it in SIETCH_CLOUD_HYPERVISOR", "not found; QEMU runs the machines")
+	case err != nil:
+		d.say("cloud-hypervisor", statusNote, "", "%v", err)
+	case accel == vmm.KVM:
+		kvm = true
+		d.say("cloud-hypervisor", statusOK, "", "runs a stock guest on KVM")
+	default:
+		d.say("cloud-hypervisor", statusNote, "", "needs KVM: %s", reason)
+	}
+	if !kvm && !exists("/dev/kvm") {
+		d.say("/dev/kvm", statusNote, "modprobe kvm_amd or kvm_intel", "not there")
+	}
+	chosen, err := e.choose(ctx, "")
+	if err != nil {
+		d.say("vmm", statusMissing, Hint(err), "%v", err)
 		return
 	}
-	if id, err := d.engine.vmm().Identity(ctx); err == nil {
-		d.say("vmm", statusOK, "", "%s %s, machine %s, CPU %s", id.Driver, id.Version, id.Machine, id.CPU)
+	id, err := chosen.Identity(ctx)
+	if err != nil {
+		return // said above
 	}
+	d.say("vmm", statusOK, "", "new machines get %s %s, machine %s, on %s, CPU %s", id.Driver, id.Version, id.Machine, id.Accel, id.CPU)
 }
 
 func (d *doctor) dataDir() {

@@ -40,7 +40,7 @@ func newHost(t *testing.T) *host {
 		t.Fatal(err)
 	}
 	h := &host{Local: e, vmms: &vmmtest.Fake{}, net: &fakeNet{up: map[string]netplumb.Network{}}}
-	e.driver, e.net = h.vmms, h.net
+	e.monitors.only, e.net = h.vmms, h.net
 	kernel := filepath.Join(dir, "kernel")
 	if err := os.WriteFile(kernel, []byte("kernel"), 0o600); err != nil {
 		t.Fatal(err)

@@ -112,7 +112,11 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 		return hostError(err)
 	}
 
-	m, err := e.vmm().Launch(ctx, spec)
+	driver, err := e.choose(ctx, from.saved.Driver)
+	if err != nil {
+		return err
+	}
+	m, err := driver.Launch(ctx, spec)
 	if err != nil {
 		return launchError(r.Name, err)
 	}
@@ -121,7 +125,7 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 	h, id := m.Handle(), m.Identity()
 	r.Handle, r.VMM, r.Want, r.Fault = &h, &id, wantRunning, ""
 	if id.Accel == vmm.TCG {
-		e.remark("this host has no working KVM: guests are emulated (TCG) and slower; sietch doctor says why")
+		e.remarkEmulation()
 	}
 
 	c, err := e.dial(r.ID)

@@ -178,7 +178,7 @@ func (e *Local) powerOff(ctx context.Context, r *record, limit time.Duration) er
 // endMachine ends the VMM process, if there is one, and forgets it.
 func (e *Local) endMachine(ctx context.Context, r *record) error {
 	if r.Handle != nil {
-		m, err := e.vmm().Attach(ctx, *r.Handle)
+		m, err := e.adopt(ctx, r)
 		switch {
 		case err == nil:
 			err = m.Kill()

@@ -21,8 +21,6 @@ import (
 	"github.com/sietch-dev/sietch/guestinit/proto"
 	"github.com/sietch-dev/sietch/netplumb"
 	"github.com/sietch-dev/sietch/runtime/agent"
-	"github.com/sietch-dev/sietch/runtime/vmm"
-	"github.com/sietch-dev/sietch/runtime/vmm/qemu"
 )
 
 // DefaultDataDir is used when neither flag nor SIETCH_DATA_DIR says otherwise.
@@ -32,7 +30,10 @@ const DefaultDataDir = "/var/lib/sietch"
 type Options struct {
 	DataDir string // empty: DefaultDataDir
 	VMM     string // auto (also ""), cloud-hypervisor, qemu
-	Logger  *slog.Logger
+	// CloudHypervisor is its binary, a path or a name to look up; empty:
+	// cloud-hypervisor.
+	CloudHypervisor string
+	Logger          *slog.Logger
 	// Remark receives one-line notes for the user (such as "no KVM, using TCG").
 	Remark func(string)
 	// LockWait is how long a command waits for another one that holds the store
@@ -60,12 +61,12 @@ type Local struct {
 	opts Options
 	log  *slog.Logger
 
-	mu      sync.Mutex
-	builder *builder.Builder
-	net     networks
-	driver  vmm.Driver
-	parts   func(ctx context.Context, r *record) (builder.Image, guestboot.Guest, error)
-	remarks map[string]bool
+	mu       sync.Mutex
+	builder  *builder.Builder
+	net      networks
+	monitors monitors
+	parts    func(ctx context.Context, r *record) (builder.Image, guestboot.Guest, error)
+	remarks  map[string]bool
 }
 
 var _ Engine = (*Local)(nil)
@@ -94,9 +95,7 @@ func Open(ctx context.Context, o Options) (*Local, error) {
 		return nil, usage("", "data directory %s: %v", o.DataDir, err)
 	}
 	switch o.VMM {
-	case "", "auto", "qemu":
-	case "cloud-hypervisor":
-		return nil, &Error{Kind: ErrHost, Message: "this version drives QEMU only", Hint: "use --vmm qemu or --vmm auto"}
+	case "", vmmAuto, vmmQEMU, vmmCloudHypervisor:
 	default:
 		return nil, usage("use auto, qemu or cloud-hypervisor", "VMM %q is not known", o.VMM)
 	}
@@ -224,19 +223,6 @@ func (e *Local) plumber() (networks, error) {
 		e.net = p
 	}
 	return e.net, nil
-}
-
-// vmm returns the driver for new machines.
-func (e *Local) vmm() vmm.Driver {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.driver == nil {
-		e.driver = qemu.New(qemu.Options{
-			Logger:     e.log,
-			TrialCache: filepath.Join("/run/sietch", "accel.json"),
-		})
-	}
-	return e.driver
 }
 
 func (e *Local) guestOptions() (guestboot.Options, error) {

@@ -73,7 +73,7 @@ func (e *Local) releasePaused(ctx context.Context, r *record) error {
 		return nil
 	}
 	if r.Want == wantRunning && r.Handle != nil {
-		m, err := e.vmm().Attach(ctx, *r.Handle)
+		m, err := e.adopt(ctx, r)
 		if err == nil {
 			err = m.Resume(ctx)
 			m.Close()

@@ -320,12 +320,21 @@ func (s *snapshot) complete(ctx context.Context, since dump) error {
 	return keep(st.Size())
 }
 
+// adopt takes hold of the machine in a record that has one.
+func (e *Local) adopt(ctx context.Context, r *record) (vmm.Machine, error) {
+	d, err := e.driver(r.Handle.Driver)
+	if err != nil {
+		return nil, err
+	}
+	return d.Attach(ctx, *r.Handle)
+}
+
 // attach adopts the machine of a running sandbox.
 func (e *Local) attach(ctx context.Context, r *record) (vmm.Machine, error) {
 	if r.Handle == nil {
 		return nil, wrongState("start it with: sietch start "+r.Name, "sandbox %s is not running", r.Name)
 	}
-	m, err := e.vmm().Attach(ctx, *r.Handle)
+	m, err := e.adopt(ctx, r)
 	if errors.Is(err, vmm.ErrGone) {
 		return nil, wrongState("sietch logs "+r.Name+" may say why; boot its disk with: sietch start "+r.Name, "the virtual machine of sandbox %s has ended", r.Name)
 	}

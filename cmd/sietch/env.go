@@ -116,6 +116,8 @@ func (e *env) globals(c *cli.Context) error {
 		Logger:      slog.New(e.logHandler(level)),
 		Remark:      func(text string) { e.remark("%s", text) },
 		BootTimeout: timeout,
+
+		CloudHypervisor: os.Getenv("SIETCH_CLOUD_HYPERVISOR"),
 	}
 	return nil
 }

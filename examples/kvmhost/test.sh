@@ -9,6 +9,7 @@
 #
 #   SIETCH_CLOUD_HYPERVISOR  the cloud-hypervisor binary, else the one on PATH
 #   SIETCH_TEST_REQUIRE      lanes whose absence is a failure, e.g. cloud-hypervisor
+#   SIETCH_TEST_VMM          only this one: qemu or cloud-hypervisor
 #   SIETCH_TEST_RUN          which tests, as for go test -run; default: all
 #   SIETCH_TEST_KEEP         keep the outer machine for a look inside
 set -euo pipefail
@@ -38,6 +39,8 @@ elif [[ $require == *,cloud-hypervisor,* ]]; then
 else
 	say "skip: cloud-hypervisor is neither on PATH nor in SIETCH_CLOUD_HYPERVISOR (make cloud-hypervisor says how to get it)"
 fi
+
+[ -z "${SIETCH_TEST_VMM-}" ] || monitors=("$SIETCH_TEST_VMM")
 
 # --- here ----------------------------------------------------------------------
 
