@@ -173,7 +173,9 @@ func (b *Builder) bootstrap(ctx context.Context, tool string, base baseImage, so
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, tool, args...)
+	// What packages' scripts write has the mode that the umask leaves: the
+	// distribution's, not the caller's.
+	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", `umask 022 && exec "$0" "$@"`, tool}, args...)...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TMPDIR="+temp)
 	cmd.Env = append(cmd.Env, aptProxies(ctx)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it unmounts what it mounted

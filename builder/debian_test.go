@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sietch-dev/sietch/builder"
 	"github.com/sietch-dev/sietch/builder/buildertest"
 )
@@ -34,6 +36,8 @@ func openForDebian(t *testing.T) *builder.Builder {
 // A distribution, as users have it: packages are installed into it, and what
 // they consist of is all there.
 func TestDebian(t *testing.T) {
+	// sietch itself runs with this one; it decides nothing about an image.
+	defer unix.Umask(unix.Umask(0o077))
 	b := openForDebian(t)
 	base := buildertest.Debian(t, b)
 	if len(base.Config.Cmd) != 1 || base.Config.Cmd[0] != "bash" || len(base.Config.Env) != 1 || !strings.HasPrefix(base.Config.Env[0], "PATH=/usr/local/sbin:") {
@@ -66,6 +70,7 @@ func TestDebian(t *testing.T) {
 	}
 	run(`RUN set -e; . /etc/os-release; test "$VERSION_CODENAME" = bookworm
 RUN test ! -e /etc/hostname || test ! -s /etc/hostname
+RUN test "$(stat -c %a /etc/ld.so.cache /etc/passwd /var/lib/dpkg/status | sort -u)" = 644
 RUN test -z "$(find /var/cache/apt /var/lib/apt/lists -type f)"
 RUN test -s /etc/ssl/certs/ca-certificates.crt && test -u /usr/bin/passwd && test -k /tmp
 RUN dpkg --verify 2>&1 | grep -v '/usr/share/\(doc\|man\|locale\)' || true
