@@ -45,7 +45,7 @@ func newHost(t *testing.T) *host {
 	if err := os.WriteFile(kernel, []byte("kernel"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	e.parts = func(context.Context, *record) (builder.Image, guestboot.Guest, error) {
+	e.parts = func(context.Context, *record, bool) (builder.Image, guestboot.Guest, error) {
 		return builder.Image{RootfsPath: kernel}, guestboot.Guest{Kernel: kernel, Initramfs: kernel}, nil
 	}
 	h.net.agents(t)

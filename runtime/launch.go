@@ -41,7 +41,7 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 	var back undo.Stack
 	defer back.OnError(ctx, &err)
 
-	image, guest, err := e.parts(ctx, r)
+	image, guest, err := e.parts(ctx, r, from.commit.IsZero())
 	if err != nil {
 		return err
 	}
@@ -69,6 +69,11 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 		ConsoleLog: filepath.Join(e.sandbox(r.ID), "console.log"),
 		MainLog:    filepath.Join(e.sandbox(r.ID), "main.log"),
 	}
+	uid, err := jail.ID(r.Network.Addr)
+	if err != nil {
+		return err
+	}
+	spec.Jail = &vmm.Jail{UID: uid, GID: uid}
 	identity := newIdentity(r.Name)
 	r.Memory = lineage{Base: from.commit, Generation: r.Memory.Generation + 1}
 	if from.commit.IsZero() {
@@ -78,16 +83,16 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 		if spec.Initramfs, err = bootConfig(r, guest, identity); err != nil {
 			return hostError(err)
 		}
+		// It holds this sandbox's secrets only, and the run directory may be of a
+		// kind that cannot show it to the VMM's user in any other way.
+		if err := os.Chown(spec.Initramfs, uid, uid); err != nil {
+			return hostError(err)
+		}
 	} else {
 		spec.MemoryFile = from.dump.memory()
 		spec.Restore = &vmm.Restore{Dir: from.dump.devices(), Saved: from.saved}
 	}
 
-	uid, err := jail.ID(r.Network.Addr)
-	if err != nil {
-		return err
-	}
-	spec.Jail = &vmm.Jail{UID: uid, GID: uid}
 	p, err := e.plumber()
 	if err != nil {
 		return err
@@ -204,9 +209,10 @@ func newIdentity(name string) proto.Identity {
 	return proto.Identity{Hostname: name, MachineID: newMachineID(), BootID: newUUID(), Time: time.Now(), Entropy: seed}
 }
 
-// findParts finds image and kernel of a sandbox: those it was made with, also when
-// newer ones are there by now.
-func (e *Local) findParts(ctx context.Context, r *record) (builder.Image, guestboot.Guest, error) {
+// findParts finds image and, for one that boots, kernel of a sandbox: those it was
+// made with, also when newer ones are there by now. A restored machine has its
+// kernel in memory.
+func (e *Local) findParts(ctx context.Context, r *record, boots bool) (builder.Image, guestboot.Guest, error) {
 	b, err := e.imageStore()
 	if err != nil {
 		return builder.Image{}, guestboot.Guest{}, err
@@ -215,6 +221,9 @@ func (e *Local) findParts(ctx context.Context, r *record) (builder.Image, guestb
 	if err != nil {
 		return image, guestboot.Guest{}, &Error{Kind: ErrNotFound, Message: fmt.Sprintf("image %s of sandbox %s is not here any more", r.Machine.Image.Name, r.Name),
 			Err: err, Hint: "build or import it again: the same input gives the same image id"}
+	}
+	if !boots {
+		return image, guestboot.Guest{}, nil
 	}
 	o, err := e.guestOptions()
 	if err != nil {

@@ -65,7 +65,7 @@ type Local struct {
 	builder  *builder.Builder
 	net      networks
 	monitors monitors
-	parts    func(ctx context.Context, r *record) (builder.Image, guestboot.Guest, error)
+	parts    func(ctx context.Context, r *record, boots bool) (builder.Image, guestboot.Guest, error)
 	remarks  map[string]bool
 }
 

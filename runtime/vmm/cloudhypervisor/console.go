@@ -55,7 +55,11 @@ func prepareConsole(log, runDir string) (*console, error) {
 			return nil, errors.Join(fmt.Errorf("make new console log: %w", err), c.discard())
 		}
 	}
-	if err := os.Mkdir(filepath.Dir(c.link), 0o755); err != nil {
+	dir := filepath.Dir(c.link)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, errors.Join(err, c.discard())
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // whatever the caller's umask is
 		return nil, errors.Join(err, c.discard())
 	}
 	if err := os.Symlink(c.file, c.link); err != nil {

@@ -97,7 +97,7 @@ func (j *jail) addProgram(path string) error {
 			}
 		}
 		if _, err := os.Stat("/etc/ld.so.cache"); err == nil {
-			j.add("/etc/ld.so.cache", runFile)
+			j.add("/etc/ld.so.cache", readFile)
 		}
 	}
 	j.add(path, runFile)
@@ -123,6 +123,9 @@ func (j *jail) enter() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWIPC); err != nil {
 		return fmt.Errorf("make mount namespace: %w", err)
 	}
+	// A mount namespace of its own brings a mask of its own, so this is about
+	// this thread: what is made here is for another user to walk through.
+	unix.Umask(0o022)
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
@@ -200,6 +203,7 @@ func dropPrivileges() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("deny new privileges: %w", err)
 	}
+	unix.Umask(0o077)
 	return nil
 }
 

@@ -23,6 +23,8 @@ import (
 // TestJailOfFake and TestJail run a machine as a nobody, in a network namespace
 // with files only root may read, and take and restore it there.
 func TestJailOfFake(t *testing.T) {
+	// Whoever launches may be private by default.
+	defer unix.Umask(unix.Umask(0o077))
 	testlane.Need(t, testlane.Root)
 	testJail(t, New(Options{Binary: fakeBinary(t)}), fakeBoot(t))
 }
