@@ -72,7 +72,10 @@ func (e *Local) claim(ctx context.Context, drafts ...draft) (claims []claim, err
 			}
 		}
 		if old, ok := taken[r.Name]; ok {
-			return claims, busy("choose another --name, or remove it: sietch rm -f "+r.Name, "a sandbox is called %s already (%s)", r.Name, old.Want)
+			if old.Phase == creating {
+				return claims, busy("choose another --name", "a sandbox called %s is being made by another command", r.Name)
+			}
+			return claims, busy("choose another --name, or remove it: sietch rm -f "+r.Name, "a sandbox is called %s already", r.Name)
 		}
 		if err := portsFree(r, existing); err != nil {
 			return claims, err

@@ -248,6 +248,8 @@ type ExecRequest struct {
 
 // ExecIO are the streams of an exec. Nil writers discard.
 type ExecIO struct {
+	// Started, when set, is called once the command runs.
+	Started func()
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,9 +22,14 @@ import (
 // other end to close their connections.
 type guest struct {
 	*agent.Client
+	engine  *Local
+	record  *record
 	machine *process.Process
 	closed  chan struct{}
 }
+
+// answerTimeout bounds the wait for a running guest to accept a connection.
+const answerTimeout = 10 * time.Second
 
 // lastWords is how long a machine's connections are read after its end. What it
 // had sent before is here already.
@@ -61,27 +67,35 @@ func (e *Local) guest(ctx context.Context, name string) (*guest, error) {
 	if err != nil {
 		return nil, err
 	}
+	if e.abandoned(r) {
+		return nil, notFound("sietch ps -a lists the sandboxes there are", "sandbox %s does not exist", name)
+	}
 	r = e.completed(ctx, r)
 	switch state, reason := e.stateOf(r); state {
 	case Running:
-	case Paused:
-		return nil, wrongState("sietch resume "+name, "sandbox %s is paused", name)
 	default:
+		if r.Swap != nil {
+			return nil, busy("try again in a moment", "sandbox %s is being checked out", name)
+		}
 		if reason != "" {
 			reason = " (" + reason + ")"
 		}
 		return nil, wrongState("sietch start "+name, "sandbox %s is not running%s", name, reason)
+	case Paused:
+		return nil, wrongState("sietch resume "+name, "sandbox %s is paused", name)
 	}
 	e.unfreeze(ctx, r)
 	machine, err := process.Find(*r.Handle, "")
 	if err != nil {
 		return nil, guestError(name, "reach the guest", err)
 	}
-	c, err := e.dial(r.ID)
+	c, err := e.dialWithin(r.ID, answerTimeout)
 	if err != nil {
 		return nil, errors.Join(err, machine.Release())
 	}
-	return attend(c, machine), nil
+	g := attend(c, machine)
+	g.engine, g.record = e, r
+	return g, nil
 }
 
 // unfreeze lets a guest go on that a killed commit left paused; a living commit
@@ -116,6 +130,17 @@ func (e *Local) Exec(ctx context.Context, q ExecRequest, stdio ExecIO) (ExitStat
 	}
 	defer c.Close()
 	sio := agent.IO{Stdin: stdio.Stdin, Stdout: stdio.Stdout, Stderr: stdio.Stderr, Signals: stdio.Signals}
+	if stdio.Started != nil {
+		sio.Started = func(int) { stdio.Started() }
+	}
+	var detached atomic.Bool
+	if q.Detach {
+		// It runs on when we leave.
+		leave, cancel := context.WithCancel(ctx)
+		defer cancel()
+		ctx = leave
+		sio = agent.IO{Started: func(int) { detached.Store(true); cancel() }}
+	}
 	if stdio.Resize != nil {
 		sizes := make(chan agent.Size)
 		sio.Resize = sizes
@@ -128,8 +153,11 @@ func (e *Local) Exec(ctx context.Context, q ExecRequest, stdio ExecIO) (ExitStat
 		Stdin: q.Stdin, TTY: q.TTY, Rows: q.Rows, Cols: q.Cols,
 		TimeoutMS: q.Timeout.Milliseconds(), Detach: q.Detach,
 	}, sio)
+	if err != nil && detached.Load() {
+		return ExitStatus{}, nil
+	}
 	if err != nil {
-		return ExitStatus{}, guestError(q.Name, "exec", err)
+		return ExitStatus{}, c.failed(ctx, "exec", err)
 	}
 	return ExitStatus{Code: st.Code, Signal: st.Signal, Error: st.Error}, nil
 }
@@ -162,7 +190,7 @@ func (e *Local) CopyIn(ctx context.Context, q CopyInRequest, tar io.Reader) erro
 	if err := absolute(q.Path); err != nil {
 		return err
 	}
-	return guestError(q.Name, "copy to "+q.Path, c.Put(ctx, agent.PutRequest{Path: q.Path}, tar))
+	return c.failed(ctx, "copy to "+q.Path, c.Put(ctx, agent.PutRequest{Path: q.Path}, tar))
 }
 
 // CopyOut reads a file or directory of the guest as a tar stream.
@@ -175,7 +203,7 @@ func (e *Local) CopyOut(ctx context.Context, q CopyOutRequest, tar io.Writer) er
 	if err := absolute(q.Path); err != nil {
 		return err
 	}
-	return guestError(q.Name, "copy "+q.Path, c.Get(ctx, agent.GetRequest{Path: q.Path, FollowLink: q.FollowLink}, tar))
+	return c.failed(ctx, "copy "+q.Path, c.Get(ctx, agent.GetRequest{Path: q.Path, FollowLink: q.FollowLink}, tar))
 }
 
 // StatPath describes a path of the guest; a link at its end is not followed.
@@ -190,7 +218,7 @@ func (e *Local) StatPath(ctx context.Context, name, path string) (PathStat, erro
 	}
 	st, err := c.Stat(ctx, path)
 	if err != nil {
-		return PathStat{}, guestError(name, "look at "+path, err)
+		return PathStat{}, c.failed(ctx, "look at "+path, err)
 	}
 	return PathStat{Name: st.Name, SizeBytes: st.Size, Mode: st.Mode, UID: st.UID, GID: st.GID,
 		Modified: st.MTime, LinkTarget: st.LinkTarget, IsDir: st.IsDir()}, nil
@@ -203,6 +231,18 @@ func absolute(path string) error {
 	return nil
 }
 
+// failed gives the error of a call its kind, and looks for the reason of a
+// silence.
+func (g *guest) failed(ctx context.Context, what string, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if errors.Is(err, agent.ErrUnreachable) && g.engine.stalled(ctx, g.record) {
+		return wrongState("free some space, then: sietch resume "+g.record.Name, "%s: sandbox %s stands still: its VMM stopped it, most likely because the host's disk was full", what, g.record.Name)
+	}
+	return guestError(g.record.Name, what, err)
+}
+
 // guestError gives errors of the agent their kind.
 func guestError(name, what string, err error) error {
 	if err == nil {
@@ -211,8 +251,9 @@ func guestError(name, what string, err error) error {
 	var remote *agent.RemoteError
 	switch {
 	case errors.As(err, &remote):
-		kinds := map[string]error{"not_found": ErrNotFound, "invalid": ErrUsage, "not_ready": ErrState, "exists": ErrBusy}
-		return &Error{Kind: kinds[remote.Code], Message: fmt.Sprintf("%s: %s in %s", what, remote.Message, name)}
+		// What the guest finds wrong is no wrong use of sietch.
+		kinds := map[string]error{"not_found": ErrNotFound, "invalid": ErrState, "not_ready": ErrState, "exists": ErrBusy}
+		return &Error{Kind: kinds[remote.Code], Message: fmt.Sprintf("%s in %s: %s", what, name, remote.Message)}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case errors.Is(err, agent.ErrClosed), errors.Is(err, vmm.ErrGone):

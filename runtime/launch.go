@@ -74,6 +74,10 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 		return err
 	}
 	spec.Jail = &vmm.Jail{UID: uid, GID: uid}
+	r.ConsoleBytes = 0
+	if st, err := os.Stat(spec.ConsoleLog); err == nil {
+		r.ConsoleBytes = st.Size()
+	}
 	identity := newIdentity(r.Name)
 	r.Memory = lineage{Base: from.commit, Generation: r.Memory.Generation + 1}
 	if from.commit.IsZero() {

@@ -198,7 +198,7 @@ func (e *Local) endMachine(ctx context.Context, r *record) error {
 		}
 	}
 	if r.RunDir != "" {
-		if err := killByRunDir(r.RunDir); err != nil {
+		if err := process.KillIn(r.RunDir); err != nil {
 			return err
 		}
 		if err := os.RemoveAll(r.RunDir); err != nil {

@@ -273,13 +273,21 @@ func storeError(err error) error {
 }
 
 // dial returns a client of the guest's agent.
-func (e *Local) dial(id string) (*agent.Client, error) {
+func (e *Local) dial(id string) (*agent.Client, error) { return e.dialWithin(id, 0) }
+
+// dialWithin bounds each attempt to connect, where limit is not 0.
+func (e *Local) dialWithin(id string, limit time.Duration) (*agent.Client, error) {
 	p, err := e.plumber()
 	if err != nil {
 		return nil, err
 	}
 	address := net.JoinHostPort(proto.GuestAddr, fmt.Sprint(proto.Port))
 	return agent.New(agent.Options{Dial: func(ctx context.Context) (net.Conn, error) {
+		if limit > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, limit)
+			defer cancel()
+		}
 		conn, err := p.Dial(ctx, id, "tcp4", address)
 		if tcp, ok := conn.(*net.TCPConn); ok && err == nil {
 			// A paused guest answers no probe for as long as it is paused. That its

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/branches"
 )
@@ -35,8 +38,8 @@ func (e *Local) List(ctx context.Context, all bool) ([]Sandbox, error) {
 	kept := list[:0]
 	for i, s := range list {
 		switch {
-		case records[i].Phase == removing:
-		case all, s.State == Running, s.State == Paused:
+		case records[i].Phase == removing, e.abandoned(records[i]):
+		case all, s.State == Running, s.State == Paused, records[i].Swap != nil:
 			kept = append(kept, s)
 		}
 	}
@@ -91,7 +94,10 @@ func (e *Local) view(ctx context.Context, r *record) Sandbox {
 		s.PID = r.Handle.PID
 	}
 	if s.State == Running {
-		s.Main = e.mainOf(ctx, r)
+		var answers bool
+		if s.Main, answers = e.mainOf(ctx, r); !answers && e.stalled(ctx, r) {
+			s.State, s.Reason = Paused, stalledReason
+		}
 	}
 	return s
 }
@@ -114,7 +120,7 @@ func (e *Local) stateOf(r *record) (State, string) {
 		return Stopped, "a checkout is under way"
 	case r.Handle != nil && r.Handle.BootID != bootID():
 		return Stopped, "the host was restarted"
-	case e.poweredOff(r.ID):
+	case e.poweredOff(r):
 		return Stopped, "the guest powered itself off"
 	}
 	return Failed, "its virtual machine ended without being asked"
@@ -123,30 +129,56 @@ func (e *Local) stateOf(r *record) (State, string) {
 // powerOffLine is what the guest init says last (guestinit/boot).
 const powerOffLine = "sietch: power off"
 
-func (e *Local) poweredOff(id string) bool {
-	tail, err := tailOf(filepath.Join(e.sandbox(id), "console.log"), 4<<10)
+func (e *Local) poweredOff(r *record) bool {
+	f, err := os.Open(filepath.Join(e.sandbox(r.ID), "console.log"))
 	if err != nil {
 		return false
 	}
-	last := bytes.LastIndex(tail, []byte(powerOffLine))
-	return last >= 0 && len(tail)-last < 512
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	// Near the end, and not what an earlier machine of this sandbox said.
+	tail := make([]byte, max(0, min(512, st.Size()-r.ConsoleBytes)))
+	n, _ := f.ReadAt(tail, st.Size()-int64(len(tail)))
+	return bytes.Contains(tail[:n], []byte(powerOffLine))
 }
 
 // mainOf asks the guest for its main process; a guest that does not say is
 // shown as having none running.
-func (e *Local) mainOf(ctx context.Context, r *record) Main {
+func (e *Local) mainOf(ctx context.Context, r *record) (m Main, answers bool) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	c, err := e.dial(r.ID)
 	if err != nil {
-		return Main{}
+		return Main{}, false
 	}
 	defer c.Close()
 	st, err := c.Status(ctx)
 	if err != nil {
-		return Main{}
+		return Main{}, false
 	}
-	return Main{Running: st.Main.Running, ExitCode: st.Main.ExitCode}
+	return Main{Running: st.Main.Running, ExitCode: st.Main.ExitCode}, true
+}
+
+// stalledReason is why a VMM stops a guest that nobody asked it to stop.
+const stalledReason = "its VMM stopped it, most likely because the host's disk was full: free some space, then resume it"
+
+// stalled asks the VMM of a guest that does not answer whether it stands still.
+func (e *Local) stalled(ctx context.Context, r *record) bool {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	m, err := e.adopt(ctx, r)
+	if err != nil {
+		return false
+	}
+	defer m.Close()
+	if unix.Access(e.pauseMark(r.ID), unix.F_OK) == nil {
+		return false // by a commit
+	}
+	paused, err := m.Paused(ctx)
+	return err == nil && paused
 }
 
 // commitView is a stored commit as the outside sees it.

@@ -70,6 +70,8 @@ type record struct {
 	// RunDir is set before the VMM is launched, so that a crash in between
 	// still leaves a way to find the process.
 	RunDir string `json:"run_dir,omitempty"`
+	// ConsoleBytes is how long the console's log was when the machine was launched.
+	ConsoleBytes int64 `json:"console_bytes,omitempty"`
 }
 
 // machine is what a commit records of a sandbox beside memory and disk: what is

@@ -1,15 +1,12 @@
 package runtime
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -39,6 +36,17 @@ func (e *Local) mend(ctx context.Context, r *record) error {
 			return err
 		}
 		r.Fault = "a command that was starting it was killed"
+		return e.save(r)
+	}
+	if r.Handle != nil && !alive(r) {
+		// Its machine ended by itself. What is left of it goes, the reason stays.
+		state, reason := e.stateOf(r)
+		if err := e.tearDown(ctx, r); err != nil {
+			return err
+		}
+		if state == Failed {
+			r.Fault = reason
+		}
 		return e.save(r)
 	}
 	return e.releasePaused(ctx, r)
@@ -139,6 +147,21 @@ func (e *Local) reap(ctx context.Context) (n int) {
 	return n + e.sweepScratch()
 }
 
+// abandoned says whether a sandbox was left half-made by a command that was
+// killed: there is nothing in it for anybody, and the next command that makes
+// sandboxes removes it.
+func (e *Local) abandoned(r *record) bool {
+	if r.Phase != creating {
+		return false
+	}
+	lock, err := tryLock(filepath.Join(e.sandbox(r.ID), "lock"), unix.LOCK_EX)
+	if err != nil {
+		return false
+	}
+	lock.unlock()
+	return true
+}
+
 // alive says whether the VMM process of a record runs, without talking to it.
 func alive(r *record) bool {
 	if r.Handle == nil || r.Handle.BootID != bootID() {
@@ -156,52 +179,3 @@ var bootID = sync.OnceValue(func() string {
 	}
 	return id
 })
-
-func killAndWait(pidfd int) error {
-	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return err
-	}
-	deadline := time.Now().Add(10 * time.Second)
-	for {
-		fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-		n, err := unix.Poll(fds, int(time.Until(deadline).Milliseconds()))
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return err
-		case n == 0:
-			return errors.New("process does not end")
-		}
-		return nil
-	}
-}
-
-// killByRunDir ends every process that was given this run directory on its
-// command line: a VMM whose launcher was killed before it could write a handle.
-// Run directories have random names, so no other process has it.
-func killByRunDir(dir string) error {
-	procs, err := os.ReadDir("/proc")
-	if err != nil {
-		return err
-	}
-	for _, p := range procs {
-		pid, err := strconv.Atoi(p.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		fd, err := unix.PidfdOpen(pid, 0)
-		if err != nil {
-			continue
-		}
-		cmdline, err := os.ReadFile("/proc/" + p.Name() + "/cmdline")
-		if err == nil && bytes.Contains(cmdline, []byte(dir+"/")) {
-			err = killAndWait(fd)
-		}
-		unix.Close(fd)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("end left-over process %d: %w", pid, err)
-		}
-	}
-	return nil
-}

@@ -57,6 +57,9 @@ func (e *Local) takeSnapshot(ctx context.Context, r *record, diskOnly bool) (s *
 	if err != nil {
 		return nil, fmt.Errorf("ask state of %s: %w", r.Name, err)
 	}
+	if diskOnly && !wasPaused {
+		e.syncGuest(ctx, r)
+	}
 	tmp, err := e.newScratch("commit")
 	if err != nil {
 		return nil, hostError(err)
@@ -327,6 +330,25 @@ func (e *Local) adopt(ctx context.Context, r *record) (vmm.Machine, error) {
 		return nil, err
 	}
 	return d.Attach(ctx, *r.Handle)
+}
+
+// syncTimeout is what a guest gets to write out what it has.
+const syncTimeout = 30 * time.Second
+
+// syncGuest has a guest write its files to its disk, which without its memory is
+// all there will be of them. A guest that does not answer keeps nobody from
+// saving what is there.
+func (e *Local) syncGuest(ctx context.Context, r *record) {
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	c, err := e.dialWithin(r.ID, answerTimeout)
+	if err == nil {
+		defer c.Close()
+		err = c.Sync(ctx)
+	}
+	if err != nil {
+		e.remark(fmt.Sprintf("the guest of %s could not be asked to write its files out first: the last ones may be missing (%v)", r.Name, err))
+	}
 }
 
 // attach adopts the machine of a running sandbox.

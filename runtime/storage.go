@@ -15,6 +15,7 @@ import (
 	"github.com/sietch-dev/sietch/builder/guestboot"
 	"github.com/sietch-dev/sietch/netplumb"
 	"github.com/sietch-dev/sietch/runtime/jail"
+	"github.com/sietch-dev/sietch/runtime/vmm/process"
 )
 
 func exists(path string) bool {
@@ -104,7 +105,7 @@ func (e *Local) sweep(ctx context.Context) (int, error) {
 		if runs[dir] || !de.IsDir() {
 			continue
 		}
-		if err := errors.Join(killByRunDir(dir), os.RemoveAll(dir)); err != nil {
+		if err := errors.Join(process.KillIn(dir), os.RemoveAll(dir)); err != nil {
 			return n, fmt.Errorf("remove left-over run directory: %w", err)
 		}
 		n++

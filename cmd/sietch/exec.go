@@ -79,9 +79,12 @@ func runExec(ctx context.Context, e *env, o execOptions) error {
 		stdio.Resize = terminal.resized
 	}
 	if !o.detach {
+		// Until the command runs, signals mean this process.
 		arrived := make(chan syscall.Signal, 16)
-		defer e.signals.forward(arrived)()
+		end := func() {}
+		defer func() { end() }()
 		stdio.Signals = arrived
+		stdio.Started = func() { end = e.signals.forward(arrived) }
 	}
 	status, err := engine.Exec(ctx, request, stdio)
 	switch {

@@ -285,6 +285,9 @@ func (f *fake) Exec(ctx context.Context, r runtime.ExecRequest, s runtime.ExecIO
 	if err := f.call("Exec", r); err != nil {
 		return runtime.ExitStatus{}, err
 	}
+	if s.Started != nil {
+		s.Started()
+	}
 	out := func(format string, args ...any) { fmt.Fprintf(s.Stdout, format, args...) }
 	switch r.Args[0] {
 	case "echo":

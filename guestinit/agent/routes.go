@@ -63,6 +63,7 @@ var routes = map[string]route{
 	"/v1/status":     {method: "GET", serve: (*conn).serveStatus},
 	"/v1/identity":   {method: "POST", serve: (*conn).serveIdentity},
 	"/v1/exec":       {method: "POST", upgrade: proto.UpgradeExec, serve: (*conn).serveExec},
+	"/v1/sync":       {method: "POST", inUse: true, serve: (*conn).serveSync},
 	"/v1/shutdown":   {method: "POST", inUse: true, serve: (*conn).serveShutdown},
 	"/v1/files/stat": {method: "POST", inUse: true, serve: (*conn).serveStat},
 	"/v1/files/put":  {method: "POST", inUse: true, upgrade: proto.UpgradeTar, serve: (*conn).servePut},
@@ -133,6 +134,12 @@ func (c *conn) identify(id proto.Identity) error {
 		return fmt.Errorf("apply identity: %w", err)
 	}
 	return nil
+}
+
+// serveSync answers when everything that was written so far is on the disks.
+func (c *conn) serveSync(*request) bool {
+	unix.Sync()
+	return c.ok([]byte("{}"))
 }
 
 func (c *conn) serveShutdown(*request) bool {

@@ -44,6 +44,11 @@ func (c *Client) Identify(ctx context.Context, id proto.Identity) error {
 	return err
 }
 
+// Sync returns when everything programs in the guest have written is on its disks.
+func (c *Client) Sync(ctx context.Context) error {
+	return c.do(ctx, http.MethodPost, "/v1/sync", nil, nil)
+}
+
 // Shutdown asks for a polite power-off and does not wait for it.
 func (c *Client) Shutdown(ctx context.Context) error {
 	return c.do(ctx, http.MethodPost, "/v1/shutdown", nil, nil)

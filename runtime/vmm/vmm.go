@@ -60,9 +60,9 @@ type Spec struct {
 	// ID is the sandbox id; it names nothing but log lines and process titles.
 	ID string
 	// RunDir exists and is private to this launch; sockets go here. The whole
-	// path is short enough for a unix socket (under 90 bytes). "RunDir/" is on
-	// the VMM's command line, so that a sweep finds a process whose launcher
-	// was killed before it could write a handle.
+	// path is short enough for a unix socket (under 90 bytes). The VMM's
+	// environment names it (process.Environ), so that a sweep finds a process
+	// whose launcher was killed before it could write a handle.
 	RunDir string
 
 	CPUs        int

@@ -155,7 +155,7 @@ func start(ctx context.Context, s vmm.Spec, h *host, c *console) (_ *process.Pro
 		"--event-monitor", "fd=4",
 		"--seccomp", "true")
 	cmd.Dir = "/"
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+	cmd.Env = process.Environ(s.RunDir)
 	cmd.Stdout, cmd.Stderr = logs[0], logs[1]
 	cmd.ExtraFiles = []*os.File{socket, logs[2]} // 3 and 4
 	cmd.SysProcAttr = attr

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -291,6 +292,64 @@ func endError(state *os.ProcessState, err error, log string) error {
 		err = errors.New(state.String())
 	}
 	return WithLastWords(fmt.Errorf("VMM ended: %w", err), log)
+}
+
+// runDirVariable is in the environment of every VMM. Others may have a path in a
+// run directory on their command line, such as somebody who reads a log there.
+const runDirVariable = "SIETCH_RUN_DIR"
+
+// Environ is the whole environment a VMM is started with.
+func Environ(runDir string) []string {
+	return []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", runDirVariable + "=" + runDir}
+}
+
+// KillIn ends every VMM that was started with this run directory, also one whose
+// launcher was killed before it could note which process it is.
+func KillIn(runDir string) error {
+	procs, err := os.ReadDir("/proc")
+	if err != nil {
+		return err
+	}
+	for _, p := range procs {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		// Held before it is looked at, so that it cannot be another one afterwards.
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue
+		}
+		env, err := os.ReadFile("/proc/" + p.Name() + "/environ")
+		if err == nil && slices.Contains(strings.Split(string(env), "\x00"), runDirVariable+"="+runDir) {
+			err = killAndWait(fd)
+		} else {
+			err = nil // somebody else's, or gone
+		}
+		unix.Close(fd)
+		if err != nil {
+			return fmt.Errorf("end left-over process %d: %w", pid, err)
+		}
+	}
+	return nil
+}
+
+func killAndWait(pidfd int) error {
+	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); err != nil && err != unix.ESRCH {
+		return err
+	}
+	for deadline := time.Now().Add(killTimeout); ; {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(time.Until(deadline).Milliseconds()))
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return err
+		case n == 0:
+			return errors.New("process does not end")
+		default:
+			return nil
+		}
+	}
 }
 
 // WithLastWords adds the end of the VMM's own output to an error.

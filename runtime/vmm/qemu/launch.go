@@ -150,7 +150,7 @@ func start(ctx context.Context, s vmm.Spec, h *host) (_ *process.Process, err er
 		}
 		cmd = exec.Command(h.binary, arguments(s, *h, fd)...)
 		cmd.Dir = "/"
-		cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+		cmd.Env = process.Environ(s.RunDir)
 		cmd.Stdout, cmd.Stderr = output, output
 		cmd.ExtraFiles = files
 		cmd.SysProcAttr = attr

@@ -233,7 +233,9 @@ func (m *machine) SaveDevices(ctx context.Context, dir string) error {
 			return err
 		}
 		name := fmt.Sprintf("/dev/fdset/%d", set.ID)
-		if err := q.run(ctx, "xen-save-devices-state", map[string]any{"filename": name}, nil, nil); err != nil {
+		// Not live: QEMU would otherwise give up the disks of a machine that stands
+		// still, for another host to take over, and fall over the next save.
+		if err := q.run(ctx, "xen-save-devices-state", map[string]any{"filename": name, "live": false}, nil, nil); err != nil {
 			return err
 		}
 		if st, err := f.Stat(); err != nil || st.Size() == 0 {

@@ -120,7 +120,7 @@ func (f *Fake) Launch(ctx context.Context, s vmm.Spec) (_ vmm.Machine, err error
 	var p *process.Process
 	err = process.InNetNS(s.NetNS, func() error {
 		cmd := exec.Command("/proc/self/exe", told)
-		cmd.Env = append(os.Environ(), fakeEnv+"=1")
+		cmd.Env = append(append(os.Environ(), process.Environ(s.RunDir)...), fakeEnv+"=1")
 		cmd.Stdout, cmd.Stderr = out, out
 		cmd.ExtraFiles = []*os.File{socket}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
