@@ -22,6 +22,8 @@ type Resolved struct {
 	Branch string
 	// Sandbox is the sandbox id when the base of the expression is a sandbox.
 	Sandbox string
+	// Hidden is the branch or tag that has the sandbox's name and is elsewhere.
+	Hidden RefName
 }
 
 const (
@@ -50,12 +52,14 @@ type step struct {
 //	expr = base *( "~" [n] | "^" [n] )
 //	base = NAME | NAME "@{" n "}" | "branch/" NAME | "tag/" NAME | "sandbox/" NAME | id
 //
-// A bare NAME is looked for as a branch, then a tag, then a sandbox (its HEAD),
-// then an id or a unique prefix of one (at least 4 hex digits). NAME@{n} is the
-// n-th entry of a sandbox's reflog. ~n goes n first parents back, ^n to the
-// n-th parent (^0 is the commit itself); without a number both mean 1.
+// A bare NAME is looked for as a sandbox (its HEAD), then a branch, then a tag,
+// then an id or a unique prefix of one (at least 4 hex digits); that of a sandbox
+// is a branch too where one of that name is at its HEAD. NAME@{n} is the n-th
+// entry of a sandbox's reflog. ~n goes n first parents back, ^n to the n-th
+// parent (^0 is the commit itself); without a number both mean 1.
 //
-// Errors: ErrInvalidRef for what cannot be parsed, ErrNotFound, ErrAmbiguous.
+// Errors: ErrInvalidRef for what cannot be parsed, ErrNotFound, ErrAmbiguous. For
+// a sandbox without a commit, Sandbox and Hidden are set beside ErrNotFound.
 func (s *Store) Resolve(ctx context.Context, expr string, r Resolver) (Resolved, error) {
 	end, err := s.begin()
 	if err != nil {
@@ -70,7 +74,7 @@ func (s *Store) Resolve(ctx context.Context, expr string, r Resolver) (Resolved,
 	defer v.discard()
 	res, err := v.resolveBase(e, r)
 	if err != nil {
-		return Resolved{}, fmt.Errorf("resolve %s: %w", expr, err)
+		return res, fmt.Errorf("resolve %s: %w", expr, err)
 	}
 	if len(e.steps) > 0 {
 		res.Branch = ""
@@ -198,12 +202,14 @@ func (v *view) resolveBase(e expression, r Resolver) (Resolved, error) {
 		return Resolved{Commit: h, Branch: branch}, err
 	}
 	name, onlySandbox := strings.CutPrefix(e.base, sandboxPrefix)
+	var branch, tag Hash
 	if !onlySandbox {
-		if h, err := v.ref(BranchRef(name)); err != nil || !h.IsZero() {
-			return Resolved{Commit: h, Branch: name}, err
+		var err error
+		if branch, err = v.ref(BranchRef(name)); err != nil {
+			return Resolved{}, err
 		}
-		if h, err := v.ref(TagRef(name)); err != nil || !h.IsZero() {
-			return Resolved{Commit: h}, err
+		if tag, err = v.ref(TagRef(name)); err != nil {
+			return Resolved{}, err
 		}
 	}
 	if id, ok := sandboxID(name); ok {
@@ -211,10 +217,25 @@ func (v *view) resolveBase(e expression, r Resolver) (Resolved, error) {
 		if err != nil {
 			return Resolved{}, err
 		}
-		if !ok || st.Commit.IsZero() {
-			return Resolved{}, fmt.Errorf("sandbox %s has no commit yet: %w", name, ErrNotFound)
+		res := Resolved{Commit: st.Commit, Sandbox: id}
+		switch {
+		case branch == st.Commit && !branch.IsZero():
+			res.Branch = name
+		case !branch.IsZero():
+			res.Hidden = BranchRef(name)
+		case !tag.IsZero() && tag != st.Commit:
+			res.Hidden = TagRef(name)
 		}
-		return Resolved{Commit: st.Commit, Sandbox: id}, nil
+		if !ok || st.Commit.IsZero() {
+			err = fmt.Errorf("sandbox %s has no commit yet: %w", name, ErrNotFound)
+		}
+		return res, err
+	}
+	if !branch.IsZero() {
+		return Resolved{Commit: branch, Branch: name}, nil
+	}
+	if !tag.IsZero() {
+		return Resolved{Commit: tag}, nil
 	}
 	if !onlySandbox && isLowerHex(name) && len(name) >= minPrefixDigits {
 		h, err := v.expandPrefix(name)

@@ -12,8 +12,8 @@ import (
 //
 // All methods are safe for concurrent use and validate their whole request
 // before the first side effect. NAME arguments are sandbox names; REF arguments
-// are expressions as in `sietch log --help` (branch, tag, sandbox name, id or
-// unique prefix, REF~n, REF^n, NAME@{n}).
+// are expressions as in `sietch --help` (sandbox name, branch, tag, id or unique
+// prefix, looked for in this order, REF~n, REF^n, NAME@{n}).
 type Engine interface {
 	Images
 	Sandboxes

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/sietch-dev/sietch/branches"
 )
@@ -114,15 +115,38 @@ func (n sandboxNames) SandboxID(name string) (string, bool) {
 
 // resolve finds the commit that a REF names.
 func (e *Local) resolve(ctx context.Context, s *branches.Store, ref string) (*branches.Commit, branches.Resolved, error) {
-	res, err := s.Resolve(ctx, ref, sandboxNames{e.layout})
+	res, err := e.locate(ctx, s, ref)
 	if err != nil {
-		return nil, res, refError(ref, err)
+		return nil, res, err
 	}
 	c, err := s.Commit(ctx, res.Commit)
 	if err != nil {
 		return nil, res, refError(ref, err)
 	}
 	return c, res, nil
+}
+
+// locate finds out what a REF names, and says so where a branch or tag that is
+// elsewhere may have been meant.
+func (e *Local) locate(ctx context.Context, s *branches.Store, ref string) (branches.Resolved, error) {
+	res, err := s.Resolve(ctx, ref, sandboxNames{e.layout})
+	hidden := ""
+	if res.Hidden != "" {
+		kind, _, _ := strings.Cut(string(res.Hidden), "/")
+		hidden = fmt.Sprintf("for the %s of that name write %s", kind, string(res.Hidden))
+	}
+	if err != nil {
+		err = refError(ref, err)
+		var known *Error
+		if errors.As(err, &known) && hidden != "" {
+			known.Hint = hidden
+		}
+		return res, err
+	}
+	if hidden != "" {
+		e.remark(fmt.Sprintf("%s goes by the HEAD of the sandbox; %s", ref, hidden))
+	}
+	return res, nil
 }
 
 func refError(ref string, err error) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/sietch-dev/sietch/branches"
 )
@@ -49,22 +50,14 @@ func (e *Local) Log(ctx context.Context, q LogRequest) ([]Commit, error) {
 	return list, err
 }
 
-// logFrom finds where a history begins. A name of both a sandbox and a branch is
-// the sandbox here: its history is asked for, wherever its HEAD is by now. A
-// sandbox without commits has an empty history.
+// logFrom finds where a history begins. That of a sandbox without commits is
+// empty.
 func (e *Local) logFrom(ctx context.Context, s *branches.Store, ref string) (branches.Hash, error) {
-	if id, ok := (sandboxNames{e.layout}).SandboxID(ref); ok {
-		h, err := s.Head(ctx, id)
-		if errors.Is(err, branches.ErrNotFound) {
-			return branches.Hash{}, nil
-		}
-		return h.Commit, err
+	res, err := e.locate(ctx, s, ref)
+	if errors.Is(err, branches.ErrNotFound) && res.Sandbox != "" && !strings.ContainsAny(ref, "~^@") {
+		return branches.Hash{}, nil
 	}
-	res, err := s.Resolve(ctx, ref, sandboxNames{e.layout})
-	if err != nil {
-		return res.Commit, refError(ref, err)
-	}
-	return res.Commit, nil
+	return res.Commit, err
 }
 
 // Show returns one commit.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -391,6 +392,64 @@ func TestBranchIsCheckedOutOnce(t *testing.T) {
 	}
 	if s, err := h.Inspect(t.Context(), "b"); err != nil || s.Head.Branch != "yours" {
 		t.Errorf("HEAD of b after the rename: %v, %v", s.Head, err)
+	}
+}
+
+// A name that a sandbox has means that sandbox's HEAD to every verb, also where
+// a branch of that name is elsewhere by now.
+func TestSandboxGoesBeforeBranch(t *testing.T) {
+	h := newHost(t)
+	var remarks []string
+	h.opts.Remark = func(s string) {
+		if strings.HasPrefix(s, "a ") {
+			remarks = append(remarks, s)
+		}
+	}
+	h.boot(t, "a")
+	first := h.mustCommit(t, "a", "one")
+	second := h.mustCommit(t, "a", "two")
+	h.boot(t, "other")
+	if s, err := h.Checkout(t.Context(), CheckoutRequest{Name: "a", Ref: "a", NoSave: true}); err != nil || s.Head != (Head{Branch: "a", Commit: second.ID}) {
+		t.Fatalf("HEAD on its branch: at %v, %v", s.Head, err)
+	}
+	if len(remarks) > 0 {
+		t.Errorf("remarks %q", remarks)
+	}
+	if _, err := h.Checkout(t.Context(), CheckoutRequest{Name: "a", Ref: "a~1", NoSave: true}); err != nil {
+		t.Fatal(err)
+	}
+	for verb, at := range map[string]func() (string, error){
+		"show": func() (string, error) { c, err := h.Show(t.Context(), "a"); return c.ID, err },
+		"tag": func() (string, error) {
+			r, err := h.CreateRef(t.Context(), TagRef, "v1", "a")
+			return r.Commit, err
+		},
+		"branch": func() (string, error) {
+			r, err := h.CreateRef(t.Context(), BranchRef, "b1", "a")
+			return r.Commit, err
+		},
+		"log": func() (string, error) {
+			l, err := h.Log(t.Context(), LogRequest{Ref: "a", N: 1})
+			return l[0].ID, err
+		},
+		"checkout": func() (string, error) {
+			s, err := h.Checkout(t.Context(), CheckoutRequest{Name: "other", Ref: "a"})
+			return s.Head.Commit, err
+		},
+		"run": func() (string, error) {
+			s, err := h.runCommit(t.Context(), RunRequest{Name: "ran", From: "a"}, time.Now())
+			return s.Head.Commit, err
+		},
+	} {
+		if got, err := at(); err != nil || got != first.ID {
+			t.Errorf("%s a: %s, %v; want the HEAD, %s", verb, got, err, first.ID)
+		}
+	}
+	if want := []string{"a goes by the HEAD of the sandbox; for the branch of that name write branch/a"}; !slices.Equal(remarks, want) {
+		t.Errorf("remarks %q", remarks)
+	}
+	if s, err := h.Checkout(t.Context(), CheckoutRequest{Name: "a", Ref: "branch/a"}); err != nil || s.Head != (Head{Branch: "a", Commit: second.ID}) {
+		t.Errorf("checkout of branch/a: at %v, %v", s.Head, err)
 	}
 }
 
