@@ -56,8 +56,27 @@ func (e *Local) giveHeads(ctx context.Context, s *branches.Store, recs []*record
 	return s.Update(ctx, tx)
 }
 
-// freeBranch is name, or name-2, name-3 … when that branch exists or some
-// sandbox is about to make it: a branch is checked out in one sandbox at most.
+// refuseTaken is the error for a new branch or tag whose name a branch or tag
+// has, or is about to get: one name would mean two commits.
+func (e *Local) refuseTaken(ctx context.Context, s *branches.Store, name string) error {
+	for _, kind := range []RefKind{BranchRef, TagRef} {
+		_, err := s.Ref(ctx, kind.ref(name))
+		if err == nil {
+			return busy(fmt.Sprintf("choose another name, or remove it first: sietch %s -d %s", kind, name), "%s %s exists already", kind, name)
+		}
+		if !errors.Is(err, branches.ErrNotFound) {
+			return err
+		}
+	}
+	_, who, err := e.checkedOut(ctx, s, name)
+	if err == nil && who != "" {
+		err = busy("choose another name, or commit in that sandbox", "branch %s is about to be made by the first commit of sandbox %s", name, who)
+	}
+	return err
+}
+
+// freeBranch is name, or name-2, name-3 … when a branch or tag is called so or
+// some sandbox is about to make it: a branch is checked out in one sandbox at most.
 func freeBranch(ctx context.Context, s *branches.Store, name string, used map[string]bool) (string, error) {
 	for i := 1; ; i++ {
 		try := name
@@ -69,6 +88,9 @@ func freeBranch(ctx context.Context, s *branches.Store, name string, used map[st
 			continue
 		}
 		_, err := s.Ref(ctx, branches.BranchRef(try))
+		if errors.Is(err, branches.ErrNotFound) {
+			_, err = s.Ref(ctx, branches.TagRef(try))
+		}
 		if errors.Is(err, branches.ErrNotFound) {
 			return try, nil
 		}

@@ -453,6 +453,31 @@ func TestSandboxGoesBeforeBranch(t *testing.T) {
 	}
 }
 
+func TestBranchesAndTagsShareNames(t *testing.T) {
+	h := newHost(t)
+	h.boot(t, "a")
+	h.mustCommit(t, "a", "one")
+	if _, err := h.CreateRef(t.Context(), TagRef, "t1", "a"); err != nil {
+		t.Fatal(err)
+	}
+	h.boot(t, "young") // its first commit makes branch young
+	for what, err := range map[string]error{
+		"branch t1": func() error { _, err := h.CreateRef(t.Context(), BranchRef, "t1", "a"); return err }(),
+		"tag t1":    func() error { _, err := h.CreateRef(t.Context(), TagRef, "t1", "a"); return err }(),
+		"tag a":     func() error { _, err := h.CreateRef(t.Context(), TagRef, "a", "a"); return err }(),
+		"tag young": func() error { _, err := h.CreateRef(t.Context(), TagRef, "young", "a"); return err }(),
+		"rename":    h.RenameBranch(t.Context(), "a", "t1"),
+	} {
+		if !errors.Is(err, ErrBusy) || Hint(err) == "" {
+			t.Errorf("%s: %v (hint %q)", what, err, Hint(err))
+		}
+	}
+	h.boot(t, "t1")
+	if s, err := h.Inspect(t.Context(), "t1"); err != nil || s.Head.Branch != "t1-2" {
+		t.Errorf("sandbox t1 is on branch %q, %v", s.Head.Branch, err)
+	}
+}
+
 // Every request is refused as a whole before anything is made.
 func TestRunValidatesFirst(t *testing.T) {
 	h := newHost(t)
