@@ -453,6 +453,22 @@ func TestSandboxGoesBeforeBranch(t *testing.T) {
 	}
 }
 
+// What does not exist is not found, whatever else is wrong with the request.
+func TestRunOfNothing(t *testing.T) {
+	h := newHost(t)
+	h.boot(t, "a")
+	c := h.mustCommit(t, "a", "one")
+	for _, tt := range []struct {
+		from string
+		want error
+	}{{"nosuch:v1", ErrNotFound}, {"nosuch", ErrNotFound}, {c.ID, ErrUsage}} {
+		_, err := h.Run(t.Context(), RunRequest{Name: "b", From: tt.from, Args: []string{"echo"}})
+		if !errors.Is(err, tt.want) || Hint(err) == "" {
+			t.Errorf("run %s -- echo: %v (hint %q), want %v", tt.from, err, Hint(err), tt.want)
+		}
+	}
+}
+
 func TestBranchesAndTagsShareNames(t *testing.T) {
 	h := newHost(t)
 	h.boot(t, "a")
