@@ -245,7 +245,11 @@ func (f *fake) Logs(ctx context.Context, r runtime.LogsRequest, w io.Writer) err
 	if err := f.call("Logs", r); err != nil {
 		return err
 	}
-	_, err := io.WriteString(w, "[    0.0] Linux\n")
+	text := "[    0.0] Linux\n"
+	if r.Source == "main" {
+		text = "one\r\n\"two\"\n\nno end"
+	}
+	_, err := io.WriteString(w, text)
 	return err
 }
 
