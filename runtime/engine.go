@@ -406,7 +406,8 @@ type GCReport struct {
 	Commits      int   `json:"commits"` // unreachable ones removed
 	Chunks       int64 `json:"chunks"`
 	FreedBytes   int64 `json:"freed_bytes"`
-	CachedBytes  int64 `json:"cached_bytes"` // hot dumps removed
+	WaitingBytes int64 `json:"waiting_bytes"` // unreachable too, but among too much that is not to be freed yet
+	CachedBytes  int64 `json:"cached_bytes"`  // hot dumps removed
 	LeftoverDirs int   `json:"leftover_dirs"`
 }
 

@@ -528,7 +528,7 @@ func (f *fake) RenameBranch(ctx context.Context, from, to string) error {
 // --- storage and the rest
 
 func (f *fake) GC(ctx context.Context, dryRun bool) (runtime.GCReport, error) {
-	return runtime.GCReport{DryRun: dryRun, Commits: 1, Chunks: 240, FreedBytes: 3 << 20, CachedBytes: 1 << 30, LeftoverDirs: 1}, f.call("GC", dryRun)
+	return runtime.GCReport{DryRun: dryRun, Commits: 1, Chunks: 240, FreedBytes: 3 << 20, WaitingBytes: 1 << 20, CachedBytes: 1 << 30, LeftoverDirs: 1}, f.call("GC", dryRun)
 }
 
 func (f *fake) Fsck(ctx context.Context) (runtime.FsckReport, error) {
