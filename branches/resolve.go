@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -74,25 +75,42 @@ func (s *Store) Resolve(ctx context.Context, expr string, r Resolver) (Resolved,
 	defer v.discard()
 	res, err := v.resolveBase(e, r)
 	if err != nil {
-		return res, fmt.Errorf("resolve %s: %w", expr, err)
+		return res, unresolved(expr, err)
 	}
 	if len(e.steps) > 0 {
 		res.Branch = ""
 	}
 	for _, st := range e.steps {
 		if res.Commit, err = v.walk(ctx, res.Commit, st); err != nil {
-			return Resolved{}, fmt.Errorf("resolve %s: %w", expr, err)
+			return Resolved{}, unresolved(expr, err)
 		}
 	}
 	// A ref always names a commit that exists; an id typed in full may not.
 	ok, err := v.has(hashKey(tableCommit, res.Commit))
 	if err == nil && !ok {
-		err = fmt.Errorf("commit %s: %w", res.Commit.Short(), ErrNotFound)
+		err = missing("there is no commit of that id")
 	}
 	if err != nil {
-		return Resolved{}, fmt.Errorf("resolve %s: %w", expr, err)
+		return Resolved{}, unresolved(expr, err)
 	}
 	return res, nil
+}
+
+func unresolved(expr string, err error) error {
+	if errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("%q names no commit: %w", expr, err)
+	}
+	return fmt.Errorf("resolve %s: %w", expr, err)
+}
+
+func parents(n int) string {
+	switch n {
+	case 0:
+		return "no parent"
+	case 1:
+		return "1 parent"
+	}
+	return fmt.Sprintf("%d parents", n)
 }
 
 // parseExpression checks the form of a REF; whether it exists is seen later.
@@ -102,7 +120,7 @@ func parseExpression(expr string) (expression, error) {
 		if len(shown) > 80 {
 			shown = shown[:80] + "…"
 		}
-		return expression{}, fmt.Errorf("ref %q: %w: %s", shown, ErrInvalidRef, why)
+		return expression{}, fmt.Errorf("ref %q is not allowed: %w", shown, invalid(why))
 	}
 	if len(expr) > maxExprBytes {
 		return bad("too long")
@@ -182,21 +200,21 @@ func (v *view) resolveBase(e expression, r Resolver) (Resolved, error) {
 		name := strings.TrimPrefix(e.base, sandboxPrefix)
 		id, ok := sandboxID(name)
 		if !ok {
-			return Resolved{}, fmt.Errorf("sandbox %s: %w", name, ErrNotFound)
+			return Resolved{}, missing("no sandbox is called " + name)
 		}
 		log, err := v.reflog(id)
 		if err != nil {
 			return Resolved{}, err
 		}
 		if e.entry >= len(log) {
-			return Resolved{}, fmt.Errorf("entry %d of a reflog of %d: %w", e.entry, len(log), ErrNotFound)
+			return Resolved{}, missing(fmt.Sprintf("the reflog has %d, counted from 0", len(log)))
 		}
 		return Resolved{Commit: log[e.entry].Commit, Sandbox: id}, nil
 	}
 	if full := RefName(e.base); strings.Contains(e.base, "/") && !strings.HasPrefix(e.base, sandboxPrefix) {
 		h, err := v.ref(full)
 		if err == nil && h.IsZero() {
-			err = &RefError{Name: full, Err: ErrNotFound}
+			err = missing("there is no " + full.String())
 		}
 		branch, _ := full.Branch()
 		return Resolved{Commit: h, Branch: branch}, err
@@ -227,7 +245,7 @@ func (v *view) resolveBase(e expression, r Resolver) (Resolved, error) {
 			res.Hidden = TagRef(name)
 		}
 		if !ok || st.Commit.IsZero() {
-			err = fmt.Errorf("sandbox %s has no commit yet: %w", name, ErrNotFound)
+			err = missing("sandbox " + name + " has no commit yet")
 		}
 		return res, err
 	}
@@ -242,9 +260,9 @@ func (v *view) resolveBase(e expression, r Resolver) (Resolved, error) {
 		return Resolved{Commit: h}, err
 	}
 	if onlySandbox {
-		return Resolved{}, fmt.Errorf("sandbox %s: %w", name, ErrNotFound)
+		return Resolved{}, missing("no sandbox is called " + name)
 	}
-	return Resolved{}, fmt.Errorf("no branch, tag, sandbox or commit of that name: %w", ErrNotFound)
+	return Resolved{}, missing("it is no sandbox, branch, tag or commit id")
 }
 
 // expandPrefix finds the one commit whose id begins with the given digits.
@@ -270,7 +288,7 @@ func (v *view) expandPrefix(digits string) (Hash, error) {
 	case err != nil:
 		return Hash{}, err
 	case len(found) == 0:
-		return Hash{}, fmt.Errorf("no branch, tag, sandbox or commit of that name: %w", ErrNotFound)
+		return Hash{}, missing("it is no sandbox, branch, tag or commit id")
 	case len(found) > 1:
 		return Hash{}, &AmbiguousError{Prefix: digits, Candidates: found[:min(len(found), 8)]}
 	}
@@ -294,7 +312,7 @@ func (v *view) walk(ctx context.Context, h Hash, st step) (Hash, error) {
 			return Hash{}, err
 		}
 		if len(c.Parents) < parent {
-			return Hash{}, fmt.Errorf("commit %s has %d parents: %w", h.Short(), len(c.Parents), ErrNotFound)
+			return Hash{}, missing(fmt.Sprintf("commit %s has %s", h.Short(), parents(len(c.Parents))))
 		}
 		h = c.Parents[parent-1]
 	}

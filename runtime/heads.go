@@ -143,7 +143,7 @@ func (e *Local) resolve(ctx context.Context, s *branches.Store, ref string) (*br
 	}
 	c, err := s.Commit(ctx, res.Commit)
 	if err != nil {
-		return nil, res, refError(ref, err)
+		return nil, res, refError(err)
 	}
 	return c, res, nil
 }
@@ -158,7 +158,7 @@ func (e *Local) locate(ctx context.Context, s *branches.Store, ref string) (bran
 		hidden = fmt.Sprintf("for the %s of that name write %s", kind, string(res.Hidden))
 	}
 	if err != nil {
-		err = refError(ref, err)
+		err = refError(err)
 		var known *Error
 		if errors.As(err, &known) && hidden != "" {
 			known.Hint = hidden
@@ -171,9 +171,16 @@ func (e *Local) locate(ctx context.Context, s *branches.Store, ref string) (bran
 	return res, nil
 }
 
-func refError(ref string, err error) error {
-	if errors.Is(err, branches.ErrNotFound) {
-		return &Error{Kind: ErrNotFound, Message: fmt.Sprintf("%q names no commit", ref), Err: err, Hint: "sietch log, sietch branch and sietch tag list what there is"}
+// refError gives an error of the store about a REF, which says all there is to
+// say, its kind and the next step.
+func refError(err error) error {
+	switch {
+	case errors.Is(err, branches.ErrCorrupt):
+		return err
+	case errors.Is(err, branches.ErrNotFound):
+		return &Error{Kind: errors.Join(ErrNotFound, err), Message: err.Error(), Hint: "sietch log, sietch branch and sietch tag list what there is"}
+	case errors.Is(err, branches.ErrInvalidRef):
+		return &Error{Kind: errors.Join(ErrUsage, err), Message: err.Error(), Hint: "a ref is a sandbox, branch, tag, id, REF~n, REF^n or NAME@{n}"}
 	}
 	return err
 }

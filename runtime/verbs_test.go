@@ -469,6 +469,37 @@ func TestRunOfNothing(t *testing.T) {
 	}
 }
 
+// An error about a name says once what is wrong with it.
+func TestWordsAboutRefs(t *testing.T) {
+	h := newHost(t)
+	h.boot(t, "young")
+	h.boot(t, "a")
+	c := h.mustCommit(t, "a", "one")
+	show := func(ref string) error { _, err := h.Show(t.Context(), ref); return err }
+	for ref, want := range map[string]string{
+		"x":          `"x" names no commit: it is no sandbox, branch, tag or commit id`,
+		"branch/x":   `"branch/x" names no commit: there is no branch x`,
+		"young":      `"young" names no commit: sandbox young has no commit yet`,
+		"a~1":        `"a~1" names no commit: commit ` + c.ID[:12] + ` has no parent`,
+		"a@{5}":      `"a@{5}" names no commit: the reflog has 1, counted from 0`,
+		"0000000000": `"0000000000" names no commit: it is no sandbox, branch, tag or commit id`,
+		"BOX":        `ref "BOX" is not allowed: it must start with a lower-case letter or a digit`,
+		"a b":        `ref "a b" is not allowed: only lower-case letters, digits, '.', '_' and '-' are allowed`,
+	} {
+		kind := ErrNotFound
+		if strings.Contains(want, "not allowed") {
+			kind = ErrUsage
+		}
+		if err := show(ref); err == nil || err.Error() != want || !errors.Is(err, kind) || Hint(err) == "" {
+			t.Errorf("show %s: %v (hint %q)\nwant %s", ref, err, Hint(err), want)
+		}
+	}
+	_, err := h.Inspect(t.Context(), "BOX")
+	if want := `sandbox name "BOX" is not allowed: it must start with a lower-case letter or a digit`; err == nil || err.Error() != want {
+		t.Errorf("inspect BOX: %v\nwant %s", err, want)
+	}
+}
+
 func TestBranchesAndTagsShareNames(t *testing.T) {
 	h := newHost(t)
 	h.boot(t, "a")
