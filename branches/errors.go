@@ -101,3 +101,15 @@ func (e *AmbiguousError) Error() string {
 }
 
 func (e *AmbiguousError) Unwrap() error { return ErrAmbiguous }
+
+// invalid and missing are why a name or expression names nothing, in words that
+// stand by themselves.
+type (
+	invalid string
+	missing string
+)
+
+func (e invalid) Error() string { return string(e) }
+func (e invalid) Unwrap() error { return ErrInvalidRef }
+func (e missing) Error() string { return string(e) }
+func (e missing) Unwrap() error { return ErrNotFound }

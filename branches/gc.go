@@ -30,6 +30,9 @@ type GCPlan struct {
 	PacksRemoved   int   // packs with nothing alive in them
 	PacksRewritten int   // packs with much dead in them
 	FreedBytes     int64 // estimate of what the disk gets back
+	// WaitingBytes are dead too, in packs with too little dead in them to be
+	// rewritten yet.
+	WaitingBytes int64
 
 	s    *Store
 	opts GCOptions
@@ -44,6 +47,7 @@ type GCResult struct {
 	Nodes, Blobs, Chunks         int64
 	PacksRemoved, PacksRewritten int
 	FreedBytes                   int64 // by how much the store's files shrank
+	WaitingBytes                 int64 // dead, and left for a later collection
 }
 
 // PlanGC finds what no root reaches. Roots: refs, HEADs, reflogs, live writers
@@ -117,6 +121,8 @@ func (p *GCPlan) count(ctx context.Context, v *view) error {
 		case u.worthRewriting():
 			p.PacksRewritten++
 			p.FreedBytes += u.waste()
+		default:
+			p.WaitingBytes += u.waiting()
 		}
 	}
 	return nil

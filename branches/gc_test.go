@@ -496,6 +496,37 @@ func TestGCMovesPagesUnderReader(t *testing.T) {
 	wantClean(t, s)
 }
 
+// What a plan promises is what Execute does: a pack with too little dead in it
+// waits in both.
+func TestGCPromisesWhatItDoes(t *testing.T) {
+	for _, tt := range []struct {
+		dead    int
+		rewrite bool
+	}{{100, false}, {600, true}} {
+		dir := filepath.Join(memoryDir(t), "store")
+		s := openStore(t, Options{Dir: dir})
+		r := testRand(t, 1)
+		w := newWriter(t, s)
+		keep := newSpace(64<<20, 4096)
+		keep.touch(r, 3000)
+		m, _ := writeMap(t, w, Map{}, keep, keep.all())
+		drop := keep.clone()
+		d, _ := writeMap(t, w, m, drop, drop.changes(drop.touch(r, tt.dead)))
+		commit(t, w, diskCommit(m), Update{Refs: []RefUpdate{{Name: BranchRef("keep"), New: Self}}})
+		commit(t, w, diskCommit(d), Update{})
+		w.Close()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = openStore(t, Options{Dir: dir})
+		plan, res := collect(t, s, GCOptions{})
+		if (plan.FreedBytes > 0) != tt.rewrite || (res.FreedBytes > 0) != tt.rewrite || (plan.WaitingBytes > 0) == tt.rewrite || res.WaitingBytes != plan.WaitingBytes {
+			t.Errorf("%d pages dead: planned %d freed %d waiting, did %d and %d; rewritten: want %v",
+				tt.dead, plan.FreedBytes, plan.WaitingBytes, res.FreedBytes, res.WaitingBytes, tt.rewrite)
+		}
+	}
+}
+
 // Records of nodes that only serve as bases are moved aside and back.
 func TestGCKeepsBasesOfDeltas(t *testing.T) {
 	s := openStore(t, Options{})

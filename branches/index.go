@@ -294,7 +294,8 @@ func (ix *index) compact() error {
 }
 
 // badgerLog passes Badger's remarks on, as detail: what matters comes back as
-// an error, save for the one case it catches here.
+// an error, save for the one case it catches here. Its warnings are nothing to
+// act on: "Unable to fill tables" is that two compactors wanted the same ones.
 type badgerLog struct {
 	log     *slog.Logger
 	ignored atomic.Pointer[string]
@@ -309,7 +310,7 @@ func (l *badgerLog) Errorf(f string, a ...any) {
 }
 
 func (l *badgerLog) Warningf(f string, a ...any) {
-	l.log.Warn("index", "message", strings.TrimSpace(fmt.Sprintf(f, a...)))
+	l.log.Debug("index", "message", strings.TrimSpace(fmt.Sprintf(f, a...)))
 }
 func (l *badgerLog) Infof(f string, a ...any)  {}
 func (l *badgerLog) Debugf(f string, a ...any) {}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -463,4 +464,18 @@ func TestFullDisk(t *testing.T) {
 	}
 	wantSpace(t, s, m, sp)
 	wantClean(t, s)
+}
+
+// What Badger warns of is detail; its errors are not.
+func TestBadgerWarningsAreDetail(t *testing.T) {
+	var buf bytes.Buffer
+	l := &badgerLog{log: slog.New(slog.NewTextHandler(&buf, nil))}
+	l.Warningf("While running doCompact: %v\n", "Unable to fill tables")
+	if buf.Len() > 0 {
+		t.Errorf("logged %s", buf.String())
+	}
+	l.Errorf("Ignoring table %d", 1)
+	if !strings.Contains(buf.String(), "Ignoring table 1") || l.ignored.Load() == nil {
+		t.Errorf("logged %q, ignored %v", buf.String(), l.ignored.Load())
+	}
 }

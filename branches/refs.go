@@ -53,31 +53,25 @@ type Ref struct {
 const MaxNameBytes = 63
 
 // ValidateName checks a branch, tag or sandbox name: [a-z0-9][a-z0-9._-]{0,62}
-// without "..". The error wraps ErrInvalidRef and says what is wrong.
+// without "..". The error says what is wrong with it, not again what it is, and
+// wraps ErrInvalidRef.
 func ValidateName(name string) error {
-	bad := func(why string) error {
-		shown := name
-		if len(shown) > MaxNameBytes {
-			shown = shown[:MaxNameBytes] + "…"
-		}
-		return fmt.Errorf("name %q: %w: %s", shown, ErrInvalidRef, why)
-	}
 	switch {
 	case name == "":
-		return bad("it is empty")
+		return invalid("it is empty")
 	case len(name) > MaxNameBytes:
-		return bad(fmt.Sprintf("longer than %d characters", MaxNameBytes))
+		return invalid(fmt.Sprintf("longer than %d characters", MaxNameBytes))
 	case strings.Contains(name, ".."):
-		return bad(`it contains ".."`)
+		return invalid(`it contains ".."`)
 	}
 	for i := range len(name) {
 		c := name[i]
 		alnum := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
 		if i == 0 && !alnum {
-			return bad("it must start with a lower-case letter or a digit")
+			return invalid("it must start with a lower-case letter or a digit")
 		}
 		if !alnum && c != '.' && c != '_' && c != '-' {
-			return bad("only lower-case letters, digits, '.', '_' and '-' are allowed")
+			return invalid("only lower-case letters, digits, '.', '_' and '-' are allowed")
 		}
 	}
 	return nil

@@ -43,6 +43,14 @@ func (u *packUse) waste() int64 {
 func (u *packUse) empty() bool          { return !u.damaged && len(u.blocks) == 0 }
 func (u *packUse) worthRewriting() bool { return !u.damaged && u.waste() > u.size/rewriteWaste }
 
+// waiting is what is dead in a pack that is left as it is.
+func (u *packUse) waiting() int64 {
+	if u.damaged {
+		return 0
+	}
+	return max(0, u.waste())
+}
+
 // packUsage works out what is alive in every pack that is not busy: of what is
 // in the index, what live has (nil: all of it).
 func (s *Store) packUsage(ctx context.Context, v *view, live *liveSet, busy map[uint64]bool) (map[uint64]*packUse, error) {
@@ -155,6 +163,8 @@ func (r *gcRun) sweepPacks(ctx context.Context) error {
 			empty = append(empty, u)
 		case u.worthRewriting():
 			sparse = append(sparse, u)
+		default:
+			r.result.WaitingBytes += u.waiting()
 		}
 	}
 	if err := r.dropPacks(empty); err != nil {
@@ -171,6 +181,9 @@ func (r *gcRun) sweepPacks(ctx context.Context) error {
 		if err := r.rewrite(ctx, sparse[:n]); err != nil {
 			if errors.Is(err, ErrNoSpace) {
 				s.log.Info("packs are not rewritten", "store", s.dir, "reason", err)
+				for _, u := range sparse {
+					r.result.WaitingBytes += u.waiting()
+				}
 				return nil
 			}
 			return err

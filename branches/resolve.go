@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -22,6 +23,8 @@ type Resolved struct {
 	Branch string
 	// Sandbox is the sandbox id when the base of the expression is a sandbox.
 	Sandbox string
+	// Hidden is the branch or tag that has the sandbox's name and is elsewhere.
+	Hidden RefName
 }
 
 const (
@@ -50,12 +53,14 @@ type step struct {
 //	expr = base *( "~" [n] | "^" [n] )
 //	base = NAME | NAME "@{" n "}" | "branch/" NAME | "tag/" NAME | "sandbox/" NAME | id
 //
-// A bare NAME is looked for as a branch, then a tag, then a sandbox (its HEAD),
-// then an id or a unique prefix of one (at least 4 hex digits). NAME@{n} is the
-// n-th entry of a sandbox's reflog. ~n goes n first parents back, ^n to the
-// n-th parent (^0 is the commit itself); without a number both mean 1.
+// A bare NAME is looked for as a sandbox (its HEAD), then a branch, then a tag,
+// then an id or a unique prefix of one (at least 4 hex digits); that of a sandbox
+// is a branch too where one of that name is at its HEAD. NAME@{n} is the n-th
+// entry of a sandbox's reflog. ~n goes n first parents back, ^n to the n-th
+// parent (^0 is the commit itself); without a number both mean 1.
 //
-// Errors: ErrInvalidRef for what cannot be parsed, ErrNotFound, ErrAmbiguous.
+// Errors: ErrInvalidRef for what cannot be parsed, ErrNotFound, ErrAmbiguous. For
+// a sandbox without a commit, Sandbox and Hidden are set beside ErrNotFound.
 func (s *Store) Resolve(ctx context.Context, expr string, r Resolver) (Resolved, error) {
 	end, err := s.begin()
 	if err != nil {
@@ -70,25 +75,42 @@ func (s *Store) Resolve(ctx context.Context, expr string, r Resolver) (Resolved,
 	defer v.discard()
 	res, err := v.resolveBase(e, r)
 	if err != nil {
-		return Resolved{}, fmt.Errorf("resolve %s: %w", expr, err)
+		return res, unresolved(expr, err)
 	}
 	if len(e.steps) > 0 {
 		res.Branch = ""
 	}
 	for _, st := range e.steps {
 		if res.Commit, err = v.walk(ctx, res.Commit, st); err != nil {
-			return Resolved{}, fmt.Errorf("resolve %s: %w", expr, err)
+			return Resolved{}, unresolved(expr, err)
 		}
 	}
 	// A ref always names a commit that exists; an id typed in full may not.
 	ok, err := v.has(hashKey(tableCommit, res.Commit))
 	if err == nil && !ok {
-		err = fmt.Errorf("commit %s: %w", res.Commit.Short(), ErrNotFound)
+		err = missing("there is no commit of that id")
 	}
 	if err != nil {
-		return Resolved{}, fmt.Errorf("resolve %s: %w", expr, err)
+		return Resolved{}, unresolved(expr, err)
 	}
 	return res, nil
+}
+
+func unresolved(expr string, err error) error {
+	if errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("%q names no commit: %w", expr, err)
+	}
+	return fmt.Errorf("resolve %s: %w", expr, err)
+}
+
+func parents(n int) string {
+	switch n {
+	case 0:
+		return "no parent"
+	case 1:
+		return "1 parent"
+	}
+	return fmt.Sprintf("%d parents", n)
 }
 
 // parseExpression checks the form of a REF; whether it exists is seen later.
@@ -98,7 +120,7 @@ func parseExpression(expr string) (expression, error) {
 		if len(shown) > 80 {
 			shown = shown[:80] + "…"
 		}
-		return expression{}, fmt.Errorf("ref %q: %w: %s", shown, ErrInvalidRef, why)
+		return expression{}, fmt.Errorf("ref %q is not allowed: %w", shown, invalid(why))
 	}
 	if len(expr) > maxExprBytes {
 		return bad("too long")
@@ -178,32 +200,34 @@ func (v *view) resolveBase(e expression, r Resolver) (Resolved, error) {
 		name := strings.TrimPrefix(e.base, sandboxPrefix)
 		id, ok := sandboxID(name)
 		if !ok {
-			return Resolved{}, fmt.Errorf("sandbox %s: %w", name, ErrNotFound)
+			return Resolved{}, missing("no sandbox is called " + name)
 		}
 		log, err := v.reflog(id)
 		if err != nil {
 			return Resolved{}, err
 		}
 		if e.entry >= len(log) {
-			return Resolved{}, fmt.Errorf("entry %d of a reflog of %d: %w", e.entry, len(log), ErrNotFound)
+			return Resolved{}, missing(fmt.Sprintf("the reflog has %d, counted from 0", len(log)))
 		}
 		return Resolved{Commit: log[e.entry].Commit, Sandbox: id}, nil
 	}
 	if full := RefName(e.base); strings.Contains(e.base, "/") && !strings.HasPrefix(e.base, sandboxPrefix) {
 		h, err := v.ref(full)
 		if err == nil && h.IsZero() {
-			err = &RefError{Name: full, Err: ErrNotFound}
+			err = missing("there is no " + full.String())
 		}
 		branch, _ := full.Branch()
 		return Resolved{Commit: h, Branch: branch}, err
 	}
 	name, onlySandbox := strings.CutPrefix(e.base, sandboxPrefix)
+	var branch, tag Hash
 	if !onlySandbox {
-		if h, err := v.ref(BranchRef(name)); err != nil || !h.IsZero() {
-			return Resolved{Commit: h, Branch: name}, err
+		var err error
+		if branch, err = v.ref(BranchRef(name)); err != nil {
+			return Resolved{}, err
 		}
-		if h, err := v.ref(TagRef(name)); err != nil || !h.IsZero() {
-			return Resolved{Commit: h}, err
+		if tag, err = v.ref(TagRef(name)); err != nil {
+			return Resolved{}, err
 		}
 	}
 	if id, ok := sandboxID(name); ok {
@@ -211,19 +235,34 @@ func (v *view) resolveBase(e expression, r Resolver) (Resolved, error) {
 		if err != nil {
 			return Resolved{}, err
 		}
-		if !ok || st.Commit.IsZero() {
-			return Resolved{}, fmt.Errorf("sandbox %s has no commit yet: %w", name, ErrNotFound)
+		res := Resolved{Commit: st.Commit, Sandbox: id}
+		switch {
+		case branch == st.Commit && !branch.IsZero():
+			res.Branch = name
+		case !branch.IsZero():
+			res.Hidden = BranchRef(name)
+		case !tag.IsZero() && tag != st.Commit:
+			res.Hidden = TagRef(name)
 		}
-		return Resolved{Commit: st.Commit, Sandbox: id}, nil
+		if !ok || st.Commit.IsZero() {
+			err = missing("sandbox " + name + " has no commit yet")
+		}
+		return res, err
+	}
+	if !branch.IsZero() {
+		return Resolved{Commit: branch, Branch: name}, nil
+	}
+	if !tag.IsZero() {
+		return Resolved{Commit: tag}, nil
 	}
 	if !onlySandbox && isLowerHex(name) && len(name) >= minPrefixDigits {
 		h, err := v.expandPrefix(name)
 		return Resolved{Commit: h}, err
 	}
 	if onlySandbox {
-		return Resolved{}, fmt.Errorf("sandbox %s: %w", name, ErrNotFound)
+		return Resolved{}, missing("no sandbox is called " + name)
 	}
-	return Resolved{}, fmt.Errorf("no branch, tag, sandbox or commit of that name: %w", ErrNotFound)
+	return Resolved{}, missing("it is no sandbox, branch, tag or commit id")
 }
 
 // expandPrefix finds the one commit whose id begins with the given digits.
@@ -249,7 +288,7 @@ func (v *view) expandPrefix(digits string) (Hash, error) {
 	case err != nil:
 		return Hash{}, err
 	case len(found) == 0:
-		return Hash{}, fmt.Errorf("no branch, tag, sandbox or commit of that name: %w", ErrNotFound)
+		return Hash{}, missing("it is no sandbox, branch, tag or commit id")
 	case len(found) > 1:
 		return Hash{}, &AmbiguousError{Prefix: digits, Candidates: found[:min(len(found), 8)]}
 	}
@@ -273,7 +312,7 @@ func (v *view) walk(ctx context.Context, h Hash, st step) (Hash, error) {
 			return Hash{}, err
 		}
 		if len(c.Parents) < parent {
-			return Hash{}, fmt.Errorf("commit %s has %d parents: %w", h.Short(), len(c.Parents), ErrNotFound)
+			return Hash{}, missing(fmt.Sprintf("commit %s has %s", h.Short(), parents(len(c.Parents))))
 		}
 		h = c.Parents[parent-1]
 	}

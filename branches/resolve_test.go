@@ -19,17 +19,22 @@ func TestResolve(t *testing.T) {
 	h.commit("a2", "a1")
 	h.commit("b1", "root")
 	h.commit("merge", "a2", "b1")
-	box := names{"box": "id-box", "main": "id-main", "newborn": "id-newborn"}
+	box := names{"box": "id-box", "main": "id-main", "newborn": "id-newborn", "both": "id-both", "v2": "id-v2"}
 	update(t, s, Update{
 		Refs: []RefUpdate{
 			{Name: BranchRef("main"), New: h.ids["merge"]},
 			{Name: TagRef("main"), New: h.ids["root"]},
 			{Name: TagRef("v1.0"), New: h.ids["a1"]},
+			{Name: TagRef("v2"), New: h.ids["a1"]},
+			{Name: BranchRef("both"), New: h.ids["a1"]},
+			{Name: BranchRef("newborn"), New: h.ids["a1"]},
 			{Name: BranchRef(h.ids["b1"].String()[:6]), New: h.ids["a2"]}, // looks like an id
 		},
 		Heads: []HeadUpdate{
 			{Sandbox: "id-box", Head: Head{Commit: h.ids["a2"]}, Reflog: []ReflogEntry{{Commit: h.ids["root"]}, {Commit: h.ids["a1"]}, {Commit: h.ids["a2"]}}},
 			{Sandbox: "id-main", Head: Head{Commit: h.ids["b1"]}, Reflog: []ReflogEntry{{Commit: h.ids["b1"]}}},
+			{Sandbox: "id-both", Head: Head{Branch: "both"}, Commit: h.ids["a1"]},
+			{Sandbox: "id-v2", Head: Head{Commit: h.ids["b1"]}, Commit: h.ids["b1"]},
 			{Sandbox: "id-newborn", Head: Head{Branch: "newborn-branch"}},
 		},
 	})
@@ -37,20 +42,21 @@ func TestResolve(t *testing.T) {
 	for _, tt := range []struct {
 		expr, commit, branch, sandbox string
 	}{
-		{"main", "merge", "main", ""},
+		{"main", "b1", "", "id-main"}, // a sandbox goes before a branch
 		{"branch/main", "merge", "main", ""},
+		{"both", "a1", "both", "id-both"}, // one commit under both names
 		{"tag/main", "root", "", ""},
 		{"sandbox/main", "b1", "", "id-main"},
-		{"main~", "a2", "", ""},
-		{"main~0", "merge", "", ""},
-		{"main~1", "a2", "", ""},
-		{"main~3", "root", "", ""},
-		{"main^", "a2", "", ""},
-		{"main^0", "merge", "", ""},
-		{"main^2", "b1", "", ""},
-		{"main^2~1", "root", "", ""},
-		{"main^^", "a1", "", ""},
-		{"main~1^1~", "root", "", ""},
+		{"branch/main~", "a2", "", ""},
+		{"branch/main~0", "merge", "", ""},
+		{"branch/main~1", "a2", "", ""},
+		{"branch/main~3", "root", "", ""},
+		{"branch/main^", "a2", "", ""},
+		{"branch/main^0", "merge", "", ""},
+		{"branch/main^2", "b1", "", ""},
+		{"branch/main^2~1", "root", "", ""},
+		{"branch/main^^", "a1", "", ""},
+		{"branch/main~1^1~", "root", "", ""},
 		{"v1.0", "a1", "", ""},
 		{"box", "a2", "", "id-box"},
 		{"box@{0}", "a2", "", "id-box"},
@@ -63,9 +69,17 @@ func TestResolve(t *testing.T) {
 		{b1[:6], "a2", b1[:6], ""}, // a branch goes before an id
 	} {
 		got, err := s.Resolve(t.Context(), tt.expr, box)
-		want := Resolved{h.ids[tt.commit], tt.branch, tt.sandbox}
+		want := Resolved{Commit: h.ids[tt.commit], Branch: tt.branch, Sandbox: tt.sandbox, Hidden: got.Hidden}
 		if err != nil || got != want {
 			t.Errorf("%s: got %s %+v, %v; want %s %+v", tt.expr, h.names[got.Commit], got, err, tt.commit, want)
+		}
+	}
+	for expr, want := range map[string]RefName{
+		"main": BranchRef("main"), "main~0": BranchRef("main"), "newborn": BranchRef("newborn"), "v2": TagRef("v2"),
+		"both": "", "branch/main": "", "sandbox/main": "", "box": "", "main@{0}": "", "v1.0": "",
+	} {
+		if got, _ := s.Resolve(t.Context(), expr, box); got.Hidden != want {
+			t.Errorf("%s hides %q, want %q", expr, got.Hidden, want)
 		}
 	}
 	for _, tt := range []struct {
@@ -73,8 +87,8 @@ func TestResolve(t *testing.T) {
 		want error
 	}{
 		{"nothing", ErrNotFound},
-		{"main~4", ErrNotFound},
-		{"main^3", ErrNotFound},
+		{"branch/main~4", ErrNotFound},
+		{"branch/main^3", ErrNotFound},
 		{"box@{3}", ErrNotFound},
 		{"v1.0@{0}", ErrNotFound}, // no sandbox
 		{"newborn", ErrNotFound},
@@ -90,7 +104,7 @@ func TestResolve(t *testing.T) {
 		{"main@{}", ErrInvalidRef},
 		{"main@{-1}", ErrInvalidRef},
 		{"main@{1}@{1}", ErrInvalidRef},
-		{"main~99999999999999999999", ErrInvalidRef},
+		{"branch/main~99999999999999999999", ErrInvalidRef},
 		{"Main", ErrInvalidRef},
 		{"../x", ErrInvalidRef},
 		{"branch/", ErrInvalidRef},

@@ -174,7 +174,10 @@ func (n RefName) validate() error {
 	if !ok {
 		return fmt.Errorf("ref %q: %w: neither a branch nor a tag", string(n), ErrInvalidRef)
 	}
-	return ValidateName(name)
+	if err := ValidateName(name); err != nil {
+		return fmt.Errorf("ref %q: %w", string(n), err)
+	}
+	return nil
 }
 
 func validSandboxID(id string) error {

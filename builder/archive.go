@@ -13,6 +13,7 @@ import (
 	"path"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -198,14 +199,16 @@ func (b *Builder) readLayout(ctx context.Context, r ImportRequest, dir string) (
 		return incoming{}, archiveError("open OCI layout", err)
 	}
 	for _, d := range m.Manifests {
-		if d.Digest != top {
+		if d.Digest != top || r.Tag != "" && !taggedAs(d, r.Tag) {
 			continue
 		}
 		// A bare tag is no name; what is one, is used.
 		for _, key := range []string{"io.containerd.image.name", refNameAnnotation} {
 			if n := d.Annotations[key]; strings.ContainsAny(n, "/:") {
 				if full, err := ParseName(n); err == nil {
-					in.names = []string{full}
+					if !slices.Contains(in.names, full) {
+						in.names = append(in.names, full)
+					}
 					break
 				}
 			}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -19,11 +20,15 @@ import (
 // Export writes an image as an archive others can load. FormatDocker, which
 // FormatAuto means here, is an OCI layout that `docker load` of any version
 // takes too; FormatOCI is the layout alone; FormatRootfs is the bare tree. Layers
-// are not compressed: whoever wants that compresses the stream.
+// are not compressed: whoever wants that compresses the stream. An image asked
+// for by name has that name in the archive alone, one asked for by id all of its.
 func (b *Builder) Export(ctx context.Context, nameOrID string, w io.Writer, f Format) error {
 	img, err := b.Image(ctx, nameOrID)
 	if err != nil {
 		return err
+	}
+	if full, err := ParseName(nameOrID); err == nil && slices.Contains(img.Names, full) {
+		img.Names = []string{full}
 	}
 	switch f {
 	case FormatRootfs:

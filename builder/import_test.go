@@ -518,6 +518,41 @@ CMD ["x"]`})
 	}
 }
 
+// An archive of one image under several names is one image; one asked for by
+// name has that name alone.
+func TestExportOfSeveralNames(t *testing.T) {
+	b := shared(t)
+	src, err := b.Import(t.Context(), ImportRequest{Source: layoutOf(t, map[string]v1.Image{"latest": sampleImage(t)}), Name: "several:one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Tag(t.Context(), src.ID, "several:two"); err != nil {
+		t.Fatal(err)
+	}
+	if src, err = b.Image(t.Context(), src.ID); err != nil {
+		t.Fatal(err)
+	}
+	other := openBuilder(t, t.TempDir())
+	for _, f := range []Format{FormatDocker, FormatOCI} {
+		for asked, want := range map[string][]string{"several:two": {"several:two"}, src.ID: src.Names} {
+			var out bytes.Buffer
+			if err := b.Export(t.Context(), asked, &out, f); err != nil {
+				t.Fatal(err)
+			}
+			got, err := other.Import(t.Context(), ImportRequest{Reader: &out})
+			if err != nil {
+				t.Fatalf("%s of %s: %v", f, asked, err)
+			}
+			if got.ID != src.ID || !cmp.Equal(got.Names, want) {
+				t.Errorf("%s of %s: got %s %v, want %s %v", f, asked, got.ID, got.Names, src.ID, want)
+			}
+			if err := other.Remove(t.Context(), got.ID, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 func sortedKeys(m map[string]fileFact) []string {
 	var out []string
 	for k := range m {

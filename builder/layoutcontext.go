@@ -3,6 +3,7 @@ package builder
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -57,8 +58,8 @@ func splitLayout(value string) (dir, tag, digest string) {
 // refNameAnnotation is where a layout keeps the tag of an image.
 const refNameAnnotation = "org.opencontainers.image.ref.name"
 
-// layoutDigest finds an image of a layout by tag; with no tag, the one tagged
-// latest or the only one.
+// layoutDigest finds an image of a layout by tag; with no tag, the only one,
+// whatever names it goes by, or the one tagged latest.
 func layoutDigest(path layout.Path, tag string) (v1.Hash, error) {
 	index, err := path.ImageIndex()
 	if err != nil {
@@ -68,7 +69,8 @@ func layoutDigest(path layout.Path, tag string) (v1.Hash, error) {
 	if err != nil {
 		return v1.Hash{}, err
 	}
-	if tag == "" && len(m.Manifests) == 1 {
+	other := func(d v1.Descriptor) bool { return d.Digest != m.Manifests[0].Digest }
+	if tag == "" && len(m.Manifests) > 0 && !slices.ContainsFunc(m.Manifests, other) {
 		return m.Manifests[0].Digest, nil
 	}
 	if tag == "" {
@@ -76,11 +78,15 @@ func layoutDigest(path layout.Path, tag string) (v1.Hash, error) {
 	}
 	var tags []string
 	for _, d := range m.Manifests {
-		name := d.Annotations[refNameAnnotation]
-		if name == tag || strings.HasSuffix(name, ":"+tag) {
+		if taggedAs(d, tag) {
 			return d.Digest, nil
 		}
-		tags = append(tags, name)
+		tags = append(tags, d.Annotations[refNameAnnotation])
 	}
 	return v1.Hash{}, fmt.Errorf("no image is tagged %s; there are: %s", tag, strings.Join(tags, ", "))
+}
+
+func taggedAs(d v1.Descriptor, tag string) bool {
+	name := d.Annotations[refNameAnnotation]
+	return name == tag || strings.HasSuffix(name, ":"+tag)
 }

@@ -39,6 +39,10 @@ func (b *Builder) Pull(ctx context.Context, ref string, progress io.Writer) (Ima
 	}
 	r, err := name.ParseReference(named.String())
 	if err != nil {
+		// It does not say why; its parts do.
+		if _, why := name.NewRepository(named.Name()); why != nil {
+			err = why
+		}
 		return Image{}, fmt.Errorf("pull: %w %q: %w", ErrInvalidName, ref, err)
 	}
 	drop, err := b.store.holdBlobs()

@@ -133,6 +133,7 @@ func TestPullErrors(t *testing.T) {
 		"nobody listens":  {"localhost:1/xx:y", "connection refused", "image import", ErrUnreachable},
 		"not logged in":   {reg.host + "/private:v1", "UNAUTHORIZED", "docker login", nil},
 		"no name":         {"Not A Name", "", "", ErrInvalidName},
+		"one letter":      {"localhost:1/x", "between 2 and 255 characters", "", ErrInvalidName},
 		"reserved domain": {localDomain + "/x", "reserved", "", ErrInvalidName},
 	}
 	for name, tt := range tests {

@@ -12,8 +12,8 @@ import (
 //
 // All methods are safe for concurrent use and validate their whole request
 // before the first side effect. NAME arguments are sandbox names; REF arguments
-// are expressions as in `sietch log --help` (branch, tag, sandbox name, id or
-// unique prefix, REF~n, REF^n, NAME@{n}).
+// are expressions as in `sietch --help` (sandbox name, branch, tag, id or unique
+// prefix, looked for in this order, REF~n, REF^n, NAME@{n}).
 type Engine interface {
 	Images
 	Sandboxes
@@ -408,7 +408,8 @@ type GCReport struct {
 	Commits      int   `json:"commits"` // unreachable ones removed
 	Chunks       int64 `json:"chunks"`
 	FreedBytes   int64 `json:"freed_bytes"`
-	CachedBytes  int64 `json:"cached_bytes"` // hot dumps removed
+	WaitingBytes int64 `json:"waiting_bytes"` // unreachable too, but among too much that is not to be freed yet
+	CachedBytes  int64 `json:"cached_bytes"`  // hot dumps removed
 	LeftoverDirs int   `json:"leftover_dirs"`
 }
 

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -223,15 +224,27 @@ func (e *Local) raise(ctx context.Context, claims []claim, from source, layer st
 	return forks, errors.Join(errs...)
 }
 
+// refuseWishes says what of a request a commit cannot be given.
+func refuseWishes(q RunRequest) error {
+	switch {
+	case q.FromDisk && q.DiskBytes != 0:
+		return usage("", "the size of a commit's disk cannot be changed")
+	case q.FromDisk:
+		return nil
+	case q.MemoryBytes != 0 || q.CPUs != 0 || q.DiskBytes != 0 || len(q.Args) > 0 || q.User != "" || q.WorkingDir != "" || len(q.Env) > 0 || q.Nested:
+		return usage("boot its disk with --from-disk to change them", "the machine of a commit goes on as it was: cpus, memory, disk, command, user, directory and environment are part of it")
+	}
+	return nil
+}
+
 // runCommit is run with a REF: one sandbox, with wishes of its own.
 func (e *Local) runCommit(ctx context.Context, q RunRequest, began time.Time) (Sandbox, error) {
-	if q.MemoryBytes != 0 || q.CPUs != 0 || q.DiskBytes != 0 || len(q.Args) > 0 || q.User != "" || q.WorkingDir != "" || len(q.Env) > 0 || q.Nested {
-		if !q.FromDisk {
-			return Sandbox{}, usage("boot its disk with --from-disk to change them", "the machine of a commit goes on as it was: cpus, memory, disk, command, user, directory and environment are part of it")
-		}
-		if q.DiskBytes != 0 {
-			return Sandbox{}, usage("", "the size of a commit's disk cannot be changed")
-		}
+	if err := refuseWishes(q); err != nil {
+		// That there is such a commit is the first thing to know.
+		return Sandbox{}, cmp.Or(e.withStore(ctx, func(s *branches.Store) error {
+			_, _, err := e.resolve(ctx, s, q.From)
+			return err
+		}), err)
 	}
 	s := spawnRequest{ref: q.From, n: 1, name: q.Name, head: newHead{action: "run"}, attach: true, cold: q.FromDisk, began: began}
 	s.edit = func(r *record) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/sietch-dev/sietch/branches"
 )
@@ -55,8 +56,27 @@ func (e *Local) giveHeads(ctx context.Context, s *branches.Store, recs []*record
 	return s.Update(ctx, tx)
 }
 
-// freeBranch is name, or name-2, name-3 … when that branch exists or some
-// sandbox is about to make it: a branch is checked out in one sandbox at most.
+// refuseTaken is the error for a new branch or tag whose name a branch or tag
+// has, or is about to get: one name would mean two commits.
+func (e *Local) refuseTaken(ctx context.Context, s *branches.Store, name string) error {
+	for _, kind := range []RefKind{BranchRef, TagRef} {
+		_, err := s.Ref(ctx, kind.ref(name))
+		if err == nil {
+			return busy(fmt.Sprintf("choose another name, or remove it first: sietch %s -d %s", kind, name), "%s %s exists already", kind, name)
+		}
+		if !errors.Is(err, branches.ErrNotFound) {
+			return err
+		}
+	}
+	_, who, err := e.checkedOut(ctx, s, name)
+	if err == nil && who != "" {
+		err = busy("choose another name, or commit in that sandbox", "branch %s is about to be made by the first commit of sandbox %s", name, who)
+	}
+	return err
+}
+
+// freeBranch is name, or name-2, name-3 … when a branch or tag is called so or
+// some sandbox is about to make it: a branch is checked out in one sandbox at most.
 func freeBranch(ctx context.Context, s *branches.Store, name string, used map[string]bool) (string, error) {
 	for i := 1; ; i++ {
 		try := name
@@ -68,6 +88,9 @@ func freeBranch(ctx context.Context, s *branches.Store, name string, used map[st
 			continue
 		}
 		_, err := s.Ref(ctx, branches.BranchRef(try))
+		if errors.Is(err, branches.ErrNotFound) {
+			_, err = s.Ref(ctx, branches.TagRef(try))
+		}
 		if errors.Is(err, branches.ErrNotFound) {
 			return try, nil
 		}
@@ -114,20 +137,50 @@ func (n sandboxNames) SandboxID(name string) (string, bool) {
 
 // resolve finds the commit that a REF names.
 func (e *Local) resolve(ctx context.Context, s *branches.Store, ref string) (*branches.Commit, branches.Resolved, error) {
-	res, err := s.Resolve(ctx, ref, sandboxNames{e.layout})
+	res, err := e.locate(ctx, s, ref)
 	if err != nil {
-		return nil, res, refError(ref, err)
+		return nil, res, err
 	}
 	c, err := s.Commit(ctx, res.Commit)
 	if err != nil {
-		return nil, res, refError(ref, err)
+		return nil, res, refError(err)
 	}
 	return c, res, nil
 }
 
-func refError(ref string, err error) error {
-	if errors.Is(err, branches.ErrNotFound) {
-		return &Error{Kind: ErrNotFound, Message: fmt.Sprintf("%q names no commit", ref), Err: err, Hint: "sietch log, sietch branch and sietch tag list what there is"}
+// locate finds out what a REF names, and says so where a branch or tag that is
+// elsewhere may have been meant.
+func (e *Local) locate(ctx context.Context, s *branches.Store, ref string) (branches.Resolved, error) {
+	res, err := s.Resolve(ctx, ref, sandboxNames{e.layout})
+	hidden := ""
+	if res.Hidden != "" {
+		kind, _, _ := strings.Cut(string(res.Hidden), "/")
+		hidden = fmt.Sprintf("for the %s of that name write %s", kind, string(res.Hidden))
+	}
+	if err != nil {
+		err = refError(err)
+		var known *Error
+		if errors.As(err, &known) && hidden != "" {
+			known.Hint = hidden
+		}
+		return res, err
+	}
+	if hidden != "" {
+		e.remark(fmt.Sprintf("%s goes by the HEAD of the sandbox; %s", ref, hidden))
+	}
+	return res, nil
+}
+
+// refError gives an error of the store about a REF, which says all there is to
+// say, its kind and the next step.
+func refError(err error) error {
+	switch {
+	case errors.Is(err, branches.ErrCorrupt):
+		return err
+	case errors.Is(err, branches.ErrNotFound):
+		return &Error{Kind: errors.Join(ErrNotFound, err), Message: err.Error(), Hint: "sietch log, sietch branch and sietch tag list what there is"}
+	case errors.Is(err, branches.ErrInvalidRef):
+		return &Error{Kind: errors.Join(ErrUsage, err), Message: err.Error(), Hint: "a ref is a sandbox, branch, tag, id, REF~n, REF^n or NAME@{n}"}
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/sietch-dev/sietch/branches"
 )
@@ -49,22 +50,14 @@ func (e *Local) Log(ctx context.Context, q LogRequest) ([]Commit, error) {
 	return list, err
 }
 
-// logFrom finds where a history begins. A name of both a sandbox and a branch is
-// the sandbox here: its history is asked for, wherever its HEAD is by now. A
-// sandbox without commits has an empty history.
+// logFrom finds where a history begins. That of a sandbox without commits is
+// empty.
 func (e *Local) logFrom(ctx context.Context, s *branches.Store, ref string) (branches.Hash, error) {
-	if id, ok := (sandboxNames{e.layout}).SandboxID(ref); ok {
-		h, err := s.Head(ctx, id)
-		if errors.Is(err, branches.ErrNotFound) {
-			return branches.Hash{}, nil
-		}
-		return h.Commit, err
+	res, err := e.locate(ctx, s, ref)
+	if errors.Is(err, branches.ErrNotFound) && res.Sandbox != "" && !strings.ContainsAny(ref, "~^@") {
+		return branches.Hash{}, nil
 	}
-	res, err := s.Resolve(ctx, ref, sandboxNames{e.layout})
-	if err != nil {
-		return res.Commit, refError(ref, err)
-	}
-	return res.Commit, nil
+	return res.Commit, err
 }
 
 // Show returns one commit.
@@ -204,7 +197,8 @@ func (e *Local) ListRefs(ctx context.Context, kind RefKind) ([]Ref, error) {
 	return list, err
 }
 
-// CreateRef makes a branch or tag at a REF; it must not exist.
+// CreateRef makes a branch or tag at a REF; neither a branch nor a tag may have
+// its name.
 func (e *Local) CreateRef(ctx context.Context, kind RefKind, name, ref string) (Ref, error) {
 	if err := validName(string(kind), name); err != nil {
 		return Ref{}, err
@@ -221,15 +215,8 @@ func (e *Local) CreateRef(ctx context.Context, kind RefKind, name, ref string) (
 		if err != nil {
 			return err
 		}
-		if _, err := s.Ref(ctx, kind.ref(name)); err == nil {
-			return busy(fmt.Sprintf("remove it first: sietch %s -d %s", kind, name), "%s %s exists already", kind, name)
-		}
-		if kind == BranchRef {
-			if _, who, err := e.checkedOut(ctx, s, name); err != nil {
-				return err
-			} else if who != "" {
-				return busy("choose another name, or commit in that sandbox", "branch %s is about to be made by the first commit of sandbox %s", name, who)
-			}
+		if err := e.refuseTaken(ctx, s, name); err != nil {
+			return err
 		}
 		out.Commit = c.ID.String()
 		return s.Update(ctx, branches.Update{Refs: []branches.RefUpdate{{Name: kind.ref(name), New: c.ID}}})
@@ -276,13 +263,8 @@ func (e *Local) RenameBranch(ctx context.Context, from, to string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := s.Ref(ctx, branches.BranchRef(to)); err == nil {
-			return busy("choose another name", "branch %s exists already", to)
-		}
-		if _, who, err := e.checkedOut(ctx, s, to); err != nil {
+		if err := e.refuseTaken(ctx, s, to); err != nil {
 			return err
-		} else if who != "" {
-			return busy("choose another name", "branch %s is about to be made by the first commit of sandbox %s", to, who)
 		}
 		tx := branches.Update{Refs: []branches.RefUpdate{
 			{Name: branches.BranchRef(from), Old: at.Commit},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/sietch-dev/sietch/branches"
@@ -20,7 +21,7 @@ func (e *Local) Build(ctx context.Context, q BuildRequest) (Image, error) {
 	for i, s := range q.Secrets {
 		secrets[i] = builder.Secret{ID: s.ID, Source: s.Source, Env: s.Env}
 	}
-	return e.makeImage(func(b *builder.Builder) (builder.Image, error) {
+	return e.makeImage(q.Names, func(b *builder.Builder) (builder.Image, error) {
 		return b.Build(ctx, builder.BuildRequest{
 			ContextDir: q.ContextDir, Dockerfile: q.Dockerfile, Names: q.Names, Target: q.Target,
 			BuildArgs: q.BuildArgs, Secrets: secrets, BuildContexts: q.BuildContexts, NoCache: q.NoCache,
@@ -35,22 +36,24 @@ func (e *Local) ImportImage(ctx context.Context, q ImportRequest) (Image, error)
 	if q.Format == "auto" {
 		format = builder.FormatAuto
 	}
-	return e.makeImage(func(b *builder.Builder) (builder.Image, error) {
+	return e.makeImage([]string{q.Name}, func(b *builder.Builder) (builder.Image, error) {
 		return b.Import(ctx, builder.ImportRequest{Source: q.Source, Reader: q.Reader, Name: q.Name, Format: format})
 	})
 }
 
 // PullImage makes an image of one in a registry.
 func (e *Local) PullImage(ctx context.Context, ref string, progress io.Writer) (Image, error) {
-	return e.makeImage(func(b *builder.Builder) (builder.Image, error) { return b.Pull(ctx, ref, progress) })
+	return e.makeImage([]string{ref}, func(b *builder.Builder) (builder.Image, error) { return b.Pull(ctx, ref, progress) })
 }
 
 // BootstrapImage makes a base image from the host's package mirror.
 func (e *Local) BootstrapImage(ctx context.Context, name string, progress io.Writer) (Image, error) {
-	return e.makeImage(func(b *builder.Builder) (builder.Image, error) { return b.Bootstrap(ctx, name, progress) })
+	return e.makeImage([]string{name}, func(b *builder.Builder) (builder.Image, error) { return b.Bootstrap(ctx, name, progress) })
 }
 
-func (e *Local) makeImage(fn func(*builder.Builder) (builder.Image, error)) (Image, error) {
+// makeImage answers with the image under the name asked for: what has the same
+// content is the same image, whatever else it is called.
+func (e *Local) makeImage(asked []string, fn func(*builder.Builder) (builder.Image, error)) (Image, error) {
 	if err := e.prepare(); err != nil {
 		return Image{}, err
 	}
@@ -62,7 +65,21 @@ func (e *Local) makeImage(fn func(*builder.Builder) (builder.Image, error)) (Ima
 	if err != nil {
 		return Image{}, imageError(err)
 	}
-	return imageView(i, ""), nil
+	return imageView(i, askedName(i, asked)), nil
+}
+
+// askedName is the first of the names asked for, in full; that of a source which
+// names itself (an empty one) is the image's own. Nobody asked: none.
+func askedName(i builder.Image, asked []string) string {
+	for _, name := range asked {
+		if full, err := builder.ParseName(name); err == nil && slices.Contains(i.Names, full) {
+			return full
+		}
+		if name == "" && len(i.Names) > 0 {
+			return i.Names[0]
+		}
+	}
+	return ""
 }
 
 // ListImages has one entry for each name, and one for each image without.
@@ -103,7 +120,11 @@ func (e *Local) InspectImage(ctx context.Context, image string) (Image, error) {
 	if err != nil {
 		return Image{}, imageError(err)
 	}
-	return imageView(i, imageName(i, image)), nil
+	name := ""
+	if len(i.Names) > 0 { // else imageName is the id
+		name = imageName(i, image)
+	}
+	return imageView(i, name), nil
 }
 
 // TagImage gives an image one more name.
@@ -207,9 +228,6 @@ func (q *quiet) Error() string { return "" }
 func (q *quiet) Unwrap() error { return q.kind }
 
 func imageView(i builder.Image, name string) Image {
-	if name == "" && len(i.Names) > 0 {
-		name = i.Names[0]
-	}
 	v := Image{ID: i.ID, Created: i.Created, SizeBytes: i.SizeBytes, RootfsDigest: i.RootfsDigest}
 	// The last colon divides name and tag, unless it is a registry's port.
 	v.Name = name

@@ -61,13 +61,13 @@ func (e *Local) GC(ctx context.Context, dryRun bool) (GCReport, error) {
 		for _, id := range plan.Commits {
 			gone[id.String()] = true
 		}
-		out.Commits, out.Chunks, out.FreedBytes = len(plan.Commits), plan.Chunks, plan.FreedBytes
+		out.Commits, out.Chunks, out.FreedBytes, out.WaitingBytes = len(plan.Commits), plan.Chunks, plan.FreedBytes, plan.WaitingBytes
 		if !dryRun {
 			res, err := plan.Execute(ctx)
 			if err != nil {
 				return err
 			}
-			out.Commits, out.Chunks, out.FreedBytes = int(res.Commits), res.Chunks, res.FreedBytes
+			out.Commits, out.Chunks, out.FreedBytes, out.WaitingBytes = int(res.Commits), res.Chunks, res.FreedBytes, res.WaitingBytes
 		}
 		out.CachedBytes, err = e.dropDumps(ctx, s, gone, dryRun)
 		return err

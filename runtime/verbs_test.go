@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -391,6 +392,136 @@ func TestBranchIsCheckedOutOnce(t *testing.T) {
 	}
 	if s, err := h.Inspect(t.Context(), "b"); err != nil || s.Head.Branch != "yours" {
 		t.Errorf("HEAD of b after the rename: %v, %v", s.Head, err)
+	}
+}
+
+// A name that a sandbox has means that sandbox's HEAD to every verb, also where
+// a branch of that name is elsewhere by now.
+func TestSandboxGoesBeforeBranch(t *testing.T) {
+	h := newHost(t)
+	var remarks []string
+	h.opts.Remark = func(s string) {
+		if strings.HasPrefix(s, "a ") {
+			remarks = append(remarks, s)
+		}
+	}
+	h.boot(t, "a")
+	first := h.mustCommit(t, "a", "one")
+	second := h.mustCommit(t, "a", "two")
+	h.boot(t, "other")
+	if s, err := h.Checkout(t.Context(), CheckoutRequest{Name: "a", Ref: "a", NoSave: true}); err != nil || s.Head != (Head{Branch: "a", Commit: second.ID}) {
+		t.Fatalf("HEAD on its branch: at %v, %v", s.Head, err)
+	}
+	if len(remarks) > 0 {
+		t.Errorf("remarks %q", remarks)
+	}
+	if _, err := h.Checkout(t.Context(), CheckoutRequest{Name: "a", Ref: "a~1", NoSave: true}); err != nil {
+		t.Fatal(err)
+	}
+	for verb, at := range map[string]func() (string, error){
+		"show": func() (string, error) { c, err := h.Show(t.Context(), "a"); return c.ID, err },
+		"tag": func() (string, error) {
+			r, err := h.CreateRef(t.Context(), TagRef, "v1", "a")
+			return r.Commit, err
+		},
+		"branch": func() (string, error) {
+			r, err := h.CreateRef(t.Context(), BranchRef, "b1", "a")
+			return r.Commit, err
+		},
+		"log": func() (string, error) {
+			l, err := h.Log(t.Context(), LogRequest{Ref: "a", N: 1})
+			return l[0].ID, err
+		},
+		"checkout": func() (string, error) {
+			s, err := h.Checkout(t.Context(), CheckoutRequest{Name: "other", Ref: "a"})
+			return s.Head.Commit, err
+		},
+		"run": func() (string, error) {
+			s, err := h.runCommit(t.Context(), RunRequest{Name: "ran", From: "a"}, time.Now())
+			return s.Head.Commit, err
+		},
+	} {
+		if got, err := at(); err != nil || got != first.ID {
+			t.Errorf("%s a: %s, %v; want the HEAD, %s", verb, got, err, first.ID)
+		}
+	}
+	if want := []string{"a goes by the HEAD of the sandbox; for the branch of that name write branch/a"}; !slices.Equal(remarks, want) {
+		t.Errorf("remarks %q", remarks)
+	}
+	if s, err := h.Checkout(t.Context(), CheckoutRequest{Name: "a", Ref: "branch/a"}); err != nil || s.Head != (Head{Branch: "a", Commit: second.ID}) {
+		t.Errorf("checkout of branch/a: at %v, %v", s.Head, err)
+	}
+}
+
+// What does not exist is not found, whatever else is wrong with the request.
+func TestRunOfNothing(t *testing.T) {
+	h := newHost(t)
+	h.boot(t, "a")
+	c := h.mustCommit(t, "a", "one")
+	for _, tt := range []struct {
+		from string
+		want error
+	}{{"nosuch:v1", ErrNotFound}, {"nosuch", ErrNotFound}, {c.ID, ErrUsage}} {
+		_, err := h.Run(t.Context(), RunRequest{Name: "b", From: tt.from, Args: []string{"echo"}})
+		if !errors.Is(err, tt.want) || Hint(err) == "" {
+			t.Errorf("run %s -- echo: %v (hint %q), want %v", tt.from, err, Hint(err), tt.want)
+		}
+	}
+}
+
+// An error about a name says once what is wrong with it.
+func TestWordsAboutRefs(t *testing.T) {
+	h := newHost(t)
+	h.boot(t, "young")
+	h.boot(t, "a")
+	c := h.mustCommit(t, "a", "one")
+	show := func(ref string) error { _, err := h.Show(t.Context(), ref); return err }
+	for ref, want := range map[string]string{
+		"x":          `"x" names no commit: it is no sandbox, branch, tag or commit id`,
+		"branch/x":   `"branch/x" names no commit: there is no branch x`,
+		"young":      `"young" names no commit: sandbox young has no commit yet`,
+		"a~1":        `"a~1" names no commit: commit ` + c.ID[:12] + ` has no parent`,
+		"a@{5}":      `"a@{5}" names no commit: the reflog has 1, counted from 0`,
+		"0000000000": `"0000000000" names no commit: it is no sandbox, branch, tag or commit id`,
+		"BOX":        `ref "BOX" is not allowed: it must start with a lower-case letter or a digit`,
+		"a b":        `ref "a b" is not allowed: only lower-case letters, digits, '.', '_' and '-' are allowed`,
+	} {
+		kind := ErrNotFound
+		if strings.Contains(want, "not allowed") {
+			kind = ErrUsage
+		}
+		if err := show(ref); err == nil || err.Error() != want || !errors.Is(err, kind) || Hint(err) == "" {
+			t.Errorf("show %s: %v (hint %q)\nwant %s", ref, err, Hint(err), want)
+		}
+	}
+	_, err := h.Inspect(t.Context(), "BOX")
+	if want := `sandbox name "BOX" is not allowed: it must start with a lower-case letter or a digit`; err == nil || err.Error() != want {
+		t.Errorf("inspect BOX: %v\nwant %s", err, want)
+	}
+}
+
+func TestBranchesAndTagsShareNames(t *testing.T) {
+	h := newHost(t)
+	h.boot(t, "a")
+	h.mustCommit(t, "a", "one")
+	if _, err := h.CreateRef(t.Context(), TagRef, "t1", "a"); err != nil {
+		t.Fatal(err)
+	}
+	h.boot(t, "young") // its first commit makes branch young
+	for what, err := range map[string]error{
+		"branch t1": func() error { _, err := h.CreateRef(t.Context(), BranchRef, "t1", "a"); return err }(),
+		"tag t1":    func() error { _, err := h.CreateRef(t.Context(), TagRef, "t1", "a"); return err }(),
+		"tag a":     func() error { _, err := h.CreateRef(t.Context(), TagRef, "a", "a"); return err }(),
+		"tag young": func() error { _, err := h.CreateRef(t.Context(), TagRef, "young", "a"); return err }(),
+		"rename":    h.RenameBranch(t.Context(), "a", "t1"),
+	} {
+		if !errors.Is(err, ErrBusy) || Hint(err) == "" {
+			t.Errorf("%s: %v (hint %q)", what, err, Hint(err))
+		}
+	}
+	h.boot(t, "t1")
+	if s, err := h.Inspect(t.Context(), "t1"); err != nil || s.Head.Branch != "t1-2" {
+		t.Errorf("sandbox t1 is on branch %q, %v", s.Head.Branch, err)
 	}
 }
 

@@ -27,9 +27,10 @@ running machine as git treats a work tree: commit it, check an older commit
 out, fork it eight ways and keep the one that worked. A commit is the whole
 machine at one instant: memory, devices and the writable disk.
 
-A REF names a commit: a branch, a tag, the name of a sandbox (its HEAD), an id
-or a unique prefix of one (4 digits or more); REF~n is its n-th ancestor, REF^n
-its n-th parent, NAME@{n} where sandbox NAME was n moves ago.
+A REF names a commit. It is the name of a sandbox (its HEAD), else a branch, else
+a tag, else an id or a unique prefix of one (4 digits or more); sandbox/NAME,
+branch/NAME and tag/NAME leave no doubt. REF~n is its n-th ancestor, REF^n its
+n-th parent, NAME@{n} where sandbox NAME was n moves ago.
 
 stdout carries the result alone. Exit codes: 0 done, 1 failed, 2 wrong usage,
 3 not found, 4 busy or moved, 5 corrupt, 130 interrupted; exec ends with the

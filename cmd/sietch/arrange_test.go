@@ -145,10 +145,11 @@ func TestExamplesParse(t *testing.T) {
 }
 
 func TestDidYouMean(t *testing.T) {
-	known := []string{"ps", "pause", "commit", "checkout"}
+	known := []string{"ps", "pause", "commit", "checkout", "logs", "--all"}
 	for word, want := range map[string]string{
 		"psa": "; did you mean ps?", "comit": "; did you mean commit?", "chekcout": "; did you mean checkout?", "p": "; did you mean ps?",
-		"zz": "", "merge": "", "": "",
+		"zz": "", "merge": "", "": "", "bogus": "", "push": "", "--": "",
+		"lgos": "; did you mean logs?", "cmomti": "; did you mean commit?", "--a": "; did you mean --all?", "pau": "; did you mean pause?",
 	} {
 		if got := didYouMean(word, known); got != want {
 			t.Errorf("didYouMean(%q) = %q, want %q", word, got, want)

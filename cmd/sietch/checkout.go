@@ -17,7 +17,8 @@ func checkoutCommand(e *env) *cli.Command {
 		Description: `The sandbox keeps its name, address and forwarded ports; its memory and disk
 become those of REF. The state it had is committed first and stays reachable as
 NAME@{1}. HEAD is attached when REF is a branch that no other sandbox has, and
-detached otherwise.
+detached otherwise. The name of a sandbox is its HEAD; where a branch of that
+name is elsewhere, branch/NAME means the branch.
 
 Examples:
 sietch checkout box v1

@@ -245,7 +245,11 @@ func (f *fake) Logs(ctx context.Context, r runtime.LogsRequest, w io.Writer) err
 	if err := f.call("Logs", r); err != nil {
 		return err
 	}
-	_, err := io.WriteString(w, "[    0.0] Linux\n")
+	text := "[    0.0] Linux\n"
+	if r.Source == "main" {
+		text = "one\r\n\"two\"\n\nno end"
+	}
+	_, err := io.WriteString(w, text)
 	return err
 }
 
@@ -527,7 +531,7 @@ func (f *fake) RenameBranch(ctx context.Context, from, to string) error {
 // --- storage and the rest
 
 func (f *fake) GC(ctx context.Context, dryRun bool) (runtime.GCReport, error) {
-	return runtime.GCReport{DryRun: dryRun, Commits: 1, Chunks: 240, FreedBytes: 3 << 20, CachedBytes: 1 << 30, LeftoverDirs: 1}, f.call("GC", dryRun)
+	return runtime.GCReport{DryRun: dryRun, Commits: 1, Chunks: 240, FreedBytes: 3 << 20, WaitingBytes: 1 << 20, CachedBytes: 1 << 30, LeftoverDirs: 1}, f.call("GC", dryRun)
 }
 
 func (f *fake) Fsck(ctx context.Context) (runtime.FsckReport, error) {

@@ -26,7 +26,7 @@ sietch fork -n 8 --name try v1
 sietch fork -n 3 --branch --name plan box`,
 		Flags: []cli.Flag{
 			text("count,n", "make `N` copies (default: 1)"),
-			text("name", "call them `PREFIX`-1, PREFIX-2, … (default: from the source's name)"),
+			text("name", "call them `PREFIX`-1, PREFIX-2, …, a single one PREFIX (default: from the source's name)"),
 			toggle("branch", "give each copy a branch of its own, named like the copy"),
 		},
 		Action: func(c *cli.Context) error {

@@ -14,7 +14,9 @@ func gcCommand(e *env) *cli.Command {
 		Usage:     "free what nothing needs any more",
 		ArgsUsage: "",
 		Description: `Commits that no branch, tag, HEAD or reflog reaches, the chunks only they used,
-hot dumps beyond their share of the disk, and what crashes left behind.
+hot dumps beyond their share of the disk, and what crashes left behind. Chunks
+are packed together: a pack is written anew once an eighth of it is unneeded,
+until then its space waits.
 
 Examples:
 sietch gc --dry-run`,
@@ -41,9 +43,12 @@ func runGC(ctx context.Context, e *env, dryRun bool) error {
 	if report.DryRun {
 		freed = "would free"
 	}
-	return e.line("%s %s in the store (%s, %s), %s of hot dumps, %s",
+	if err := e.line("%s %s in the store (%s, %s), %s of hot dumps, %s",
 		freed, size(report.FreedBytes), count(report.Commits, "commit"), count(report.Chunks, "chunk"),
-		size(report.CachedBytes), leftovers(report.LeftoverDirs))
+		size(report.CachedBytes), leftovers(report.LeftoverDirs)); err != nil || report.WaitingBytes == 0 {
+		return err
+	}
+	return e.line("%s more wait, packed together with too much that is still needed", size(report.WaitingBytes))
 }
 
 func leftovers(n int) string {

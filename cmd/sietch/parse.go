@@ -71,7 +71,8 @@ func parseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// parsePort reads [IP:]HOST:GUEST[/tcp|/udp]. An IPv6 address stands in brackets.
+// parsePort reads [IP:]HOST:GUEST[/tcp|/udp]. The address is an IPv4 one: sandboxes
+// have no other.
 func parsePort(s string) (runtime.Port, error) {
 	rest, protocol, given := strings.Cut(s, "/")
 	if !given {
@@ -84,8 +85,11 @@ func parsePort(s string) (runtime.Port, error) {
 	ports := rest
 	if i := addressEnd(rest); i >= 0 {
 		addr, err := netip.ParseAddr(strings.Trim(rest[:i], "[]"))
-		if err != nil || addr.Zone() != "" || (rest[0] == '[') != addr.Is6() {
-			return runtime.Port{}, fmt.Errorf("%s: %s is not an IP address (IPv6 stands in brackets)", quote(s), quote(rest[:i]))
+		switch {
+		case err != nil:
+			return runtime.Port{}, fmt.Errorf("%s: %s is not an IP address", quote(s), quote(rest[:i]))
+		case !addr.Is4() || rest[0] == '[':
+			return runtime.Port{}, fmt.Errorf("%s: only IPv4 addresses of the host are forwarded", quote(s))
 		}
 		p.HostIP, ports = addr.String(), rest[i+1:]
 	}
@@ -152,6 +156,6 @@ func parsePorts(all []string, flag string, wrong *problems) []runtime.Port {
 
 // addressesMeet says whether two sockets with these addresses exclude each other.
 func addressesMeet(a, b string) bool {
-	every := func(s string) bool { return s == "" || s == "0.0.0.0" || s == "::" }
+	every := func(s string) bool { return s == "" || s == "0.0.0.0" }
 	return a == b || every(a) || every(b)
 }

@@ -88,16 +88,16 @@ func TestParsePort(t *testing.T) {
 		{"53:53/udp", runtime.Port{Host: 53, Guest: 53, Protocol: "udp"}, ""},
 		{"1:65535/tcp", runtime.Port{Host: 1, Guest: 65535, Protocol: "tcp"}, ""},
 		{"127.0.0.1:8080:80", runtime.Port{HostIP: "127.0.0.1", Host: 8080, Guest: 80, Protocol: "tcp"}, ""},
-		{"[::1]:8080:80", runtime.Port{HostIP: "::1", Host: 8080, Guest: 80, Protocol: "tcp"}, ""},
-		{"[0:0:0:0:0:0:0:1]:8080:80/udp", runtime.Port{HostIP: "::1", Host: 8080, Guest: 80, Protocol: "udp"}, ""},
+		{"[::1]:8080:80", runtime.Port{}, "only IPv4"}, {"[::]:8080:80/udp", runtime.Port{}, "only IPv4"}, {"::1:80:80", runtime.Port{}, "only IPv4"},
+		{"[fe80::1%eth0]:80:80", runtime.Port{}, "only IPv4"}, {"[::ffff:1.2.3.4]:80:80", runtime.Port{}, "only IPv4"}, {"[127.0.0.1]:80:80", runtime.Port{}, "only IPv4"},
 		{"80", runtime.Port{}, "write HOST:GUEST"}, {"", runtime.Port{}, "write HOST:GUEST"}, {"/udp", runtime.Port{}, "write HOST:GUEST"},
 		{"0:80", runtime.Port{}, "host port 0 is no port"}, {"80:0", runtime.Port{}, "guest port 0 is no port"},
 		{"65536:80", runtime.Port{}, "65536 is more than 65535"}, {"80:99999999999999999999", runtime.Port{}, "is more than 65535"},
 		{"-1:80", runtime.Port{}, `host port "-1" is not a number`}, {"80:http", runtime.Port{}, `guest port "http" is not a number`}, {":80", runtime.Port{}, `host port "" is not a number`},
 		{"80:80/sctp", runtime.Port{}, "not tcp or udp"}, {"80:80/", runtime.Port{}, "not tcp or udp"},
 		{"8000-8010:80", runtime.Port{}, "not a number"},
-		{"localhost:80:80", runtime.Port{}, "not an IP address"}, {"::1:80:80", runtime.Port{}, "IPv6 stands in brackets"}, {"[127.0.0.1]:80:80", runtime.Port{}, "not an IP address"},
-		{"300.1.1.1:80:80", runtime.Port{}, "not an IP address"}, {"[fe80::1%eth0]:80:80", runtime.Port{}, "not an IP address"}, {":80:80", runtime.Port{}, "not an IP address"}, {"[::1:80:80", runtime.Port{}, "not"},
+		{"localhost:80:80", runtime.Port{}, "not an IP address"},
+		{"300.1.1.1:80:80", runtime.Port{}, "not an IP address"}, {":80:80", runtime.Port{}, "not an IP address"}, {"[::1:80:80", runtime.Port{}, "not"},
 	}
 	for _, tt := range tests {
 		got, err := parsePort(tt.in)
@@ -116,7 +116,7 @@ func TestParsePortsFindsCollisions(t *testing.T) {
 		{[]string{"127.0.0.1:80:80", "127.0.0.2:80:80"}, nil},
 		{[]string{"80:80", "80:81"}, []string{`-p: "80:81" wants the same host port as "80:80"`}},
 		{[]string{"x", "127.0.0.1:80:80", "0.0.0.0:80:80"}, []string{`-p: "x": write HOST:GUEST, such as 8080:80`, `-p: "0.0.0.0:80:80" wants the same host port as "127.0.0.1:80:80"`}},
-		{[]string{"[::]:80:80", "10.0.0.1:80:80"}, []string{`-p: "10.0.0.1:80:80" wants the same host port as "[::]:80:80"`}},
+		{[]string{"0.0.0.0:80:80", "10.0.0.1:80:80"}, []string{`-p: "10.0.0.1:80:80" wants the same host port as "0.0.0.0:80:80"`}},
 	}
 	for _, tt := range tests {
 		var wrong problems

@@ -58,11 +58,16 @@ func count[N int | int64](n N, noun string) string {
 }
 
 // didYouMean offers the known word that is nearest to a mistyped one, if one is
-// near at all.
+// near at all: two edits make another word of a short one, unless they complete it.
 func didYouMean(word string, known []string) string {
+	letters := func(s string) int { return len(strings.Trim(s, "-")) }
 	best, least := "", 3
 	for _, k := range known {
-		if d := distance(word, k); d < least && d < len(strings.Trim(k, "-")) {
+		d := distance(word, k)
+		if d > 1 && letters(word) < 6 && !(letters(word) > 0 && strings.HasPrefix(k, word)) {
+			continue
+		}
+		if d < least && d < letters(k) {
 			best, least = k, d
 		}
 	}

@@ -45,9 +45,9 @@ func tagCommand(e *env) *cli.Command {
 		Usage:     "list, make and delete tags",
 		ArgsUsage: "[NAME [REF]]",
 		UsageText: "[NAME [REF]] | -d NAME",
-		Description: `A tag is a name for a commit that does not move. Without arguments, lists them.
-NAME makes one at REF; without REF at the HEAD of the sandbox, when there is
-exactly one. With -q, names alone.
+		Description: `A tag is a name for a commit that does not move, and that no branch has. Without
+arguments, lists them. NAME makes one at REF; without REF at the HEAD of the
+sandbox, when there is exactly one. With -q, names alone.
 
 Examples:
 sietch tag v1 box

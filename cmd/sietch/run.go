@@ -16,7 +16,8 @@ func runCommand(e *env) *cli.Command {
 		Usage:     "create a sandbox and start it",
 		ArgsUsage: "IMAGE|REF [-- CMD...]",
 		Description: `Boots an image as a microVM, or brings a commit back to life as a new sandbox,
-and returns when the first exec would succeed. CMD replaces the image's CMD.
+and returns when the first exec would succeed. CMD replaces the CMD of the image;
+a commit goes on with what it was doing, and takes a CMD with --from-disk only.
 Prints the sandbox's name.
 
 Sizes have binary units: 512M, 4G, 1.5GiB. Ports are forwarded from the host,
@@ -25,8 +26,8 @@ for TCP unless /udp is added.
 Examples:
 sietch run --name box debian:bookworm
 sietch run --memory 2G --cpus 2 -p 127.0.0.1:8080:80 -e TOKEN agent
-sietch run --name again v1 -- sleep 60
-sietch run --from-disk main~3`,
+sietch run --name again v1
+sietch run --from-disk main~3 -- sleep 60`,
 		Flags: []cli.Flag{
 			text("name", "call it `NAME` (default: made up)"),
 			text("cpus", "give it `N` virtual CPUs"),
