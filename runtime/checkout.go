@@ -190,11 +190,7 @@ func (e *Local) makeTarget(ctx context.Context, choose func(*branches.Store, *ta
 // anything has been touched.
 func (e *Local) chooseBranch(ctx context.Context, s *branches.Store, r *record, q CheckoutRequest, res branches.Resolved, t *target) error {
 	if q.NewBranch != "" {
-		_, err := s.Ref(ctx, branches.BranchRef(q.NewBranch))
-		if err == nil {
-			return busy("choose another name, or check the branch out without -b", "branch %s exists already", q.NewBranch)
-		}
-		if !errors.Is(err, branches.ErrNotFound) {
+		if err := e.refuseTaken(ctx, s, q.NewBranch); err != nil {
 			return err
 		}
 		t.branch = q.NewBranch

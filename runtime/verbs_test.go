@@ -514,6 +514,10 @@ func TestBranchesAndTagsShareNames(t *testing.T) {
 		"tag a":     func() error { _, err := h.CreateRef(t.Context(), TagRef, "a", "a"); return err }(),
 		"tag young": func() error { _, err := h.CreateRef(t.Context(), TagRef, "young", "a"); return err }(),
 		"rename":    h.RenameBranch(t.Context(), "a", "t1"),
+		"checkout": func() error {
+			_, err := h.Checkout(t.Context(), CheckoutRequest{Name: "a", Ref: "a", NewBranch: "t1"})
+			return err
+		}(),
 	} {
 		if !errors.Is(err, ErrBusy) || Hint(err) == "" {
 			t.Errorf("%s: %v (hint %q)", what, err, Hint(err))
