@@ -71,18 +71,17 @@ func (e *Local) guest(ctx context.Context, name string) (*guest, error) {
 		return nil, notFound("sietch ps -a lists the sandboxes there are", "sandbox %s does not exist", name)
 	}
 	r = e.completed(ctx, r)
-	switch state, reason := e.stateOf(r); state {
-	case Running:
-	default:
-		if r.Swap != nil {
-			return nil, busy("try again in a moment", "sandbox %s is being checked out", name)
-		}
-		if reason != "" {
-			reason = " (" + reason + ")"
-		}
-		return nil, wrongState("sietch start "+name, "sandbox %s is not running%s", name, reason)
-	case Paused:
+	state, reason := e.stateOf(r)
+	switch {
+	case state == Running:
+	case state == Paused:
 		return nil, wrongState("sietch resume "+name, "sandbox %s is paused", name)
+	case r.Swap != nil:
+		return nil, busy("try again in a moment", "sandbox %s is being checked out", name)
+	case reason != "":
+		return nil, wrongState("sietch start "+name, "sandbox %s is not running (%s)", name, reason)
+	default:
+		return nil, wrongState("sietch start "+name, "sandbox %s is not running", name)
 	}
 	e.unfreeze(ctx, r)
 	machine, err := process.Find(*r.Handle, "")

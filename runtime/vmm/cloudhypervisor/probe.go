@@ -73,7 +73,7 @@ func probe(ctx context.Context, binary string, o Options) (*host, error) {
 			return h, h.complete(binary)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			o.Logger.Warn("what was found out about cloud-hypervisor cannot be read, finding out again", "err", err)
+			o.Logger.Debug("what was found out about cloud-hypervisor cannot be read, finding out again", "err", err)
 		}
 	}
 	h := &host{Stamp: key}
@@ -172,7 +172,7 @@ func (h *host) keep(o Options) {
 		err = renameio.WriteFile(o.TrialCache, data, 0o600)
 	}
 	if err != nil {
-		o.Logger.Warn("what was found out about cloud-hypervisor cannot be kept", "err", err)
+		o.Logger.Debug("what was found out about cloud-hypervisor cannot be kept", "err", err)
 	}
 }
 

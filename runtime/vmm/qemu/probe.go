@@ -68,7 +68,7 @@ func probe(ctx context.Context, binary string, o Options) (*host, error) {
 			return h, h.complete(binary)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			o.Logger.Warn("what was found out about QEMU cannot be read, finding out again", "err", err)
+			o.Logger.Debug("what was found out about QEMU cannot be read, finding out again", "err", err)
 		}
 	}
 	h := &host{Stamp: key}
@@ -87,7 +87,7 @@ func probe(ctx context.Context, binary string, o Options) (*host, error) {
 	o.Logger.Info("QEMU found", "binary", binary, "version", h.Version, "accel", h.Accel, "reason", h.Reason)
 	if o.TrialCache != "" {
 		if err := h.remember(o.TrialCache); err != nil {
-			o.Logger.Warn("what was found out about QEMU cannot be kept", "err", err)
+			o.Logger.Debug("what was found out about QEMU cannot be kept", "err", err)
 		}
 	}
 	return h, nil
