@@ -45,6 +45,9 @@ func (e *Local) Checkout(ctx context.Context, q CheckoutRequest) (Sandbox, error
 		return Sandbox{}, err
 	}
 	defer t.tmp.remove()
+	if err := e.loadable(ctx, t.from); err != nil {
+		return Sandbox{}, err
+	}
 	var saved *branches.Commit
 	if !q.NoSave {
 		saved, _, err = e.record(ctx, r, CommitRequest{Name: r.Name, DiskOnly: r.Handle == nil,

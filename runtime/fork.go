@@ -117,6 +117,9 @@ func (e *Local) spawn(ctx context.Context, q spawnRequest, each func(Fork)) ([]F
 				return err
 			}
 			from, layer = source{commit: c.ID, dump: d, saved: *m.VMM}, d.layer()
+			if err := e.loadable(ctx, from); err != nil {
+				return err
+			}
 		} else {
 			f, err := e.layerOf(ctx, s, c, tmp.path("layer.ext4"))
 			if err != nil {

@@ -91,6 +91,22 @@ func (e *Local) choose(ctx context.Context, saved string) (vmm.Driver, error) {
 	return e.qemu(), nil
 }
 
+// loadable says why a machine cannot be restored here, before anything is given
+// up or made for it.
+func (e *Local) loadable(ctx context.Context, from source) error {
+	if from.commit.IsZero() {
+		return nil
+	}
+	d, err := e.choose(ctx, from.saved.Driver)
+	if err != nil {
+		return err
+	}
+	if err := d.Loadable(ctx, from.saved); err != nil {
+		return launchError("commit "+from.commit.Short(), err)
+	}
+	return nil
+}
+
 // needCloudHypervisor says why there is no other way, and what to do about it.
 func (e *Local) needCloudHypervisor(ctx context.Context) (vmm.Driver, error) {
 	accel, reason, err := e.cloudHypervisor().Acceleration(ctx)

@@ -2,6 +2,7 @@ package acceptance
 
 import (
 	"context"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -153,4 +154,54 @@ func TestAfterTheEnd(t *testing.T) {
 		t.Errorf("fork of a stopped sandbox: %+v", forks)
 	}
 	r.remove(t, name, fork, forks[0].Name)
+}
+
+// TestIncompatible is hazard 11: memory that cannot be restored here is refused
+// with the reason and the way out, and nothing was given up for it.
+func TestIncompatible(t *testing.T) {
+	r := shared(t)
+	name := r.runSmall(t)
+	r.in(t, name, "echo kept > /root/file; sync")
+	c := r.commit(t, name, "by this version")
+	want := r.probe(t, name, "set", "here")
+	other := &repo{dir: r.dir, env: []string{"PATH=" + newerVMM(t) + ":" + os.Getenv("PATH"), "SIETCH_CLOUD_HYPERVISOR=cloud-hypervisor"}}
+	before := len(r.all(t))
+	for _, args := range [][]string{
+		{"fork", "--name", fresh("x"), c.ID},
+		{"run", "--name", fresh("x"), c.ID},
+		{"checkout", name, c.ID},
+	} {
+		other.fails(t, 1, []string{"cannot be restored here", "version", "99.1", "--from-disk"}, args...)
+	}
+	if got := r.probe(t, name, "get"); got[1] != want[1] || r.inspect(t, name).State != "running" {
+		t.Errorf("after a refused checkout the machine is another one")
+	}
+	if now := len(r.all(t)); now != before {
+		t.Errorf("%d sandboxes, there were %d", now, before)
+	}
+	cold := fresh("cold")
+	r.ok(t, "run", "--from-disk", "--name", cold, c.ID)
+	if got := r.in(t, cold, "cat /root/file"); got != "kept" {
+		t.Errorf("booted from its disk, the file says %q", got)
+	}
+	r.remove(t, name, cold)
+}
+
+// newerVMM is a directory for PATH whose VMM says it is another version.
+func newerVMM(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	tool, says := "qemu-system-x86_64", "QEMU emulator version 99.1.0"
+	if os.Getenv("SIETCH_VMM") == "cloud-hypervisor" {
+		tool, says = "cloud-hypervisor", "cloud-hypervisor v99.1.0"
+	}
+	real, err := exec.LookPath(tool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := "#!/bin/sh\ncase \" $* \" in *\" --version \"*) echo '" + says + "'; exit ;; esac\nexec " + real + " \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(dir, tool), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }

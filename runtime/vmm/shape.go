@@ -75,6 +75,15 @@ func (h Shape) Load(saved Shape, version func(string) string) error {
 	return fmt.Errorf("%w: %w", ErrIncompatible, errors.Join(reasons...))
 }
 
+// CheckIdentity says why state saved by one VMM cannot be loaded by another:
+// all reasons, wrapped in ErrIncompatible. version is as for Load.
+func CheckIdentity(saved, here Identity, version func(string) string) error {
+	if reasons := identityReasons(saved, here, version); len(reasons) > 0 {
+		return fmt.Errorf("%w: %w", ErrIncompatible, errors.Join(reasons...))
+	}
+	return nil
+}
+
 func identityReasons(saved, here Identity, version func(string) string) (reasons []error) {
 	same := func(v string) string { return v }
 	for _, f := range []struct {
@@ -128,8 +137,8 @@ func ReadShape(dir string) (h Shape, err error) {
 func (h Shape) CheckSaved(r Restore, version func(string) string) error {
 	// The identity recorded with the commit is asked first: another driver's
 	// state has no file that could be read here.
-	if reasons := identityReasons(r.Saved, h.Identity, version); len(reasons) > 0 {
-		return fmt.Errorf("%w: %w", ErrIncompatible, errors.Join(reasons...))
+	if err := CheckIdentity(r.Saved, h.Identity, version); err != nil {
+		return err
 	}
 	saved, err := ReadShape(r.Dir)
 	if errors.Is(err, fs.ErrNotExist) {

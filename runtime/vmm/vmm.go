@@ -144,6 +144,10 @@ type Driver interface {
 	// paused at the instant it was saved, to be let go by Resume. On error no
 	// process is left, and the error ends with the VMM's own last words.
 	Launch(ctx context.Context, s Spec) (Machine, error)
+	// Loadable says why device state saved by such a VMM cannot be loaded here
+	// (ErrIncompatible), before anything has been given up for it. Launch looks
+	// at the rest of the machine's shape.
+	Loadable(ctx context.Context, saved Identity) error
 	// Attach adopts a machine launched by this or another process. It returns
 	// ErrGone when the process of the handle has ended (pid reuse is noticed).
 	Attach(ctx context.Context, h Handle) (Machine, error)

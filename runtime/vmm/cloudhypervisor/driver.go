@@ -64,6 +64,15 @@ func (d *Driver) Identity(ctx context.Context) (vmm.Identity, error) {
 	return h.identity(), nil
 }
 
+// Loadable compares with the cloud-hypervisor and the processor of this host.
+func (d *Driver) Loadable(ctx context.Context, saved vmm.Identity) error {
+	h, err := d.findHost(ctx)
+	if err != nil {
+		return err
+	}
+	return vmm.CheckIdentity(saved, h.identity(), majorVersion)
+}
+
 // Acceleration reports whether machines can run here: KVM where a trial shows
 // that it works, otherwise an empty Accel and the reason.
 func (d *Driver) Acceleration(ctx context.Context) (vmm.Accel, string, error) {

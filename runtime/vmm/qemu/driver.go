@@ -66,6 +66,15 @@ func (d *Driver) Identity(ctx context.Context) (vmm.Identity, error) {
 	return h.identity(), nil
 }
 
+// Loadable compares with the QEMU and the processor of this host.
+func (d *Driver) Loadable(ctx context.Context, saved vmm.Identity) error {
+	h, err := d.findHost(ctx)
+	if err != nil {
+		return err
+	}
+	return vmm.CheckIdentity(saved, h.identity(), minorVersion)
+}
+
 // Acceleration reports which accelerator machines get and, for TCG, why it is
 // not KVM.
 func (d *Driver) Acceleration(ctx context.Context) (vmm.Accel, string, error) {

@@ -51,6 +51,15 @@ func (f *Fake) Identity(ctx context.Context) (vmm.Identity, error) {
 	return vmm.Identity{Driver: fakeName, Version: "1.0", Machine: "process", Accel: vmm.TCG, CPU: "none"}, ctx.Err()
 }
 
+// Loadable accepts what a Fake has saved.
+func (f *Fake) Loadable(ctx context.Context, saved vmm.Identity) error {
+	here, err := f.Identity(ctx)
+	if err != nil {
+		return err
+	}
+	return vmm.CheckIdentity(saved, here, func(v string) string { return v })
+}
+
 // fakeStart is what a fake's process is told.
 type fakeStart struct {
 	Spec         vmm.Spec
