@@ -2,6 +2,7 @@ package tartree
 
 import (
 	"archive/tar"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -160,10 +161,18 @@ func (p *packer) file(dir int, name string, h *tar.Header, st unix.Stat_t) error
 	if h.PAXRecords, err = readXattrs(fd); err != nil {
 		return named("read attributes of", h.Name, err)
 	}
+	var from io.Reader = f
+	if invented(fd) {
+		text, err := io.ReadAll(io.LimitReader(f, maxInvented))
+		if err != nil {
+			return named("read", h.Name, err)
+		}
+		from, h.Size = bytes.NewReader(text), int64(len(text))
+	}
 	if err := p.header(h); err != nil {
 		return err
 	}
-	n, err := io.CopyBuffer(onlyWriter{p.tw}, io.LimitReader(f, h.Size), p.buf)
+	n, err := io.CopyBuffer(onlyWriter{p.tw}, io.LimitReader(from, h.Size), p.buf)
 	if err != nil {
 		return err
 	}
@@ -174,6 +183,23 @@ func (p *packer) file(dir int, name string, h *tar.Header, st unix.Stat_t) error
 		}
 	}
 	return err
+}
+
+// maxInvented bounds what is read of a file whose size is not known beforehand.
+const maxInvented = 16 << 20
+
+// invented says whether the kernel makes the content of a file up as it is read,
+// as it does in /proc and /sys: the size it gives for it means nothing.
+func invented(fd int) bool {
+	var fs unix.Statfs_t
+	if unix.Fstatfs(fd, &fs) != nil {
+		return false
+	}
+	switch int64(fs.Type) {
+	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC, unix.SECURITYFS_MAGIC:
+		return true
+	}
+	return false
 }
 
 // onlyWriter hides ReadFrom, which would bypass the buffer.

@@ -555,3 +555,23 @@ func FuzzUnpack(f *testing.F) {
 		}
 	})
 }
+
+// Files whose content the kernel makes up have a size that says nothing.
+func TestPackKernelFiles(t *testing.T) {
+	for _, path := range []string{"/proc/version", "/sys/kernel/mm/transparent_hugepage/enabled"} {
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Logf("not on this host: %v", err)
+			continue
+		}
+		r := tar.NewReader(bytes.NewReader(pack(t, tartree.PackOptions{Path: path})))
+		if _, err := r.Next(); err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(r)
+		must(t, err)
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s is packed as %q, want %q", path, got, want)
+		}
+	}
+}
