@@ -3,7 +3,10 @@ package branches
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 
@@ -46,6 +49,28 @@ type indexOptions struct {
 	mergeOnClose bool
 }
 
+// dropUnborn removes the logs that a process that was killed had made and given
+// no size yet. There is nothing in them, and Badger refuses to open a directory
+// that has one.
+func dropUnborn(dir string) error {
+	for _, pattern := range []string{"*.vlog", "*.mem"} {
+		names, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			st, err := os.Lstat(name)
+			if err == nil && st.Mode().IsRegular() && st.Size() == 0 {
+				err = os.Remove(name)
+			}
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("open index %s: %w", dir, err)
+			}
+		}
+	}
+	return nil
+}
+
 func openIndex(dir string, io indexOptions) (*index, error) {
 	l := &badgerLog{log: io.log}
 	o := badger.DefaultOptions(dir).
@@ -69,6 +94,9 @@ func openIndex(dir string, io indexOptions) (*index, error) {
 		WithCompactL0OnClose(io.mergeOnClose)
 	if !io.roomy {
 		o = o.WithNumCompactors(0)
+	}
+	if err := dropUnborn(dir); err != nil {
+		return nil, err
 	}
 	db, err := badger.Open(o)
 	if err != nil {

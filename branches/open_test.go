@@ -479,3 +479,30 @@ func TestBadgerWarningsAreDetail(t *testing.T) {
 		t.Errorf("logged %q, ignored %v", buf.String(), l.ignored.Load())
 	}
 }
+
+// A process that is killed while it opens a store may leave logs that have a name
+// and nothing else.
+func TestKilledWhileOpening(t *testing.T) {
+	dir := filepath.Join(memoryDir(t), "store")
+	s := openStore(t, Options{Dir: dir})
+	h := newHistory(t, s)
+	commit(t, h.w, &Commit{Kind: KindDisk}, Update{Refs: []RefUpdate{{Name: BranchRef("main"), New: Self}}})
+	h.w.Close()
+	for range 3 {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"000042.vlog", "00007.mem", "00001.mem"} {
+			f, err := os.OpenFile(filepath.Join(dir, "index", name), os.O_CREATE|os.O_WRONLY, 0o600)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Close()
+		}
+		s = openStore(t, Options{Dir: dir})
+		if n := mustUsage(t, s).Commits; n != 1 {
+			t.Errorf("%d commits, want 1", n)
+		}
+	}
+	wantClean(t, s)
+}
