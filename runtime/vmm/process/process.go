@@ -147,15 +147,17 @@ func (p *Process) Release() error {
 
 // Confine moves a process just started into control groups and takes from it
 // what a VMM never needs: to leave a core, which would be the guest's memory in
-// a file.
+// a file. One that has ended already is nobody's worry here: why it did is for
+// whoever talks to it next.
 func (p *Process) Confine(cgroups []string) error {
-	if err := unix.Prlimit(p.pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil); err != nil {
+	if err := unix.Prlimit(p.pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil); err != nil && err != unix.ESRCH {
 		return fmt.Errorf("limit VMM: %w", err)
 	}
 	return p.Join(cgroups)
 }
 
-// Join moves a process into control groups, given by their directories.
+// Join moves a process into control groups, given by their directories. As with
+// Confine, one that has ended is no error.
 func (p *Process) Join(cgroups []string) error {
 	var g errgroup.Group
 	for _, dir := range cgroups {
@@ -163,7 +165,7 @@ func (p *Process) Join(cgroups []string) error {
 			return os.WriteFile(filepath.Join(dir, "cgroup.procs"), strconv.AppendInt(nil, int64(p.pid), 10), 0)
 		})
 	}
-	if err := g.Wait(); err != nil {
+	if err := g.Wait(); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("move VMM into its control group: %w", err)
 	}
 	return nil
