@@ -253,8 +253,6 @@ func guestError(name, what string, err error) error {
 		// What the guest finds wrong is no wrong use of sietch.
 		kinds := map[string]error{"not_found": ErrNotFound, "invalid": ErrState, "not_ready": ErrState, "exists": ErrBusy}
 		return &Error{Kind: kinds[remote.Code], Message: fmt.Sprintf("%s in %s: %s", what, name, remote.Message)}
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return err
 	case errors.Is(err, agent.ErrClosed), errors.Is(err, vmm.ErrGone):
 		return &Error{Kind: ErrState, Message: fmt.Sprintf("%s: the machine of %s ended or was replaced meanwhile", what, name), Err: err, Hint: "look at sietch ps -a"}
 	case errors.Is(err, agent.ErrUnreachable):

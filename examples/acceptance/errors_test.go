@@ -177,6 +177,7 @@ func TestErrors(t *testing.T) {
 // TestHostLacks takes something away from the host and wants to be told.
 func TestHostLacks(t *testing.T) {
 	r := shared(t)
+	r.remove(t, r.runSmall(t)) // the kernel is there: what is missing below is the rest
 
 	t.Run("qemu", func(t *testing.T) {
 		bare := &repo{dir: r.dir, env: []string{"PATH=" + t.TempDir()}}

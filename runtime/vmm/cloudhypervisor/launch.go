@@ -178,7 +178,7 @@ func start(ctx context.Context, s vmm.Spec, h *host, c *console) (_ *process.Pro
 	}
 	p, err := process.Adopt(cmd, log)
 	if err != nil {
-		return nil, tap, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+		return nil, tap, err
 	}
 	if s.Jail != nil {
 		// cloud-hypervisor starts up meanwhile. It has no guest before it is told.

@@ -46,10 +46,20 @@ var children struct {
 }
 
 // Adopt takes over a started command and waits for its end. log is where
-// its last words are.
+// its last words are; the error of one that has ended already has them. With an
+// error, nothing of the command is left.
 func Adopt(cmd *exec.Cmd, log string) (*Process, error) {
 	p, err := openProcess(cmd.Process.Pid)
+	if errors.Is(err, vmm.ErrGone) {
+		werr := cmd.Wait()
+		if end := endError(cmd.ProcessState, werr, log); end != nil {
+			return nil, end
+		}
+		return nil, WithLastWords(errEnded, log)
+	}
 	if err != nil {
+		cmd.Process.Kill()
+		cmd.Wait() // killed by us: its end says nothing
 		return nil, err
 	}
 	p.child = true

@@ -263,3 +263,32 @@ func number(t *testing.T, s string) int {
 	}
 	return n
 }
+
+// A command that has ended before it is taken over says why, too.
+func TestAdoptTheDead(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	f, err := os.Create(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	cmd := exec.Command("sh", "-c", "echo the sky is falling; exit 3")
+	cmd.Stdout = f
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for { // until it is a zombie
+		if _, err := StartTime(cmd.Process.Pid); err != nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	p, err := Adopt(cmd, log)
+	if err == nil {
+		p.Kill()
+		t.Fatal("no error")
+	}
+	if !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "the sky is falling") {
+		t.Errorf("got %v", err)
+	}
+}

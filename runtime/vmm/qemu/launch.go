@@ -161,7 +161,7 @@ func start(ctx context.Context, s vmm.Spec, h *host) (_ *process.Process, err er
 	}
 	p, err := process.Adopt(cmd, log)
 	if err != nil {
-		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+		return nil, err
 	}
 	if s.Jail != nil {
 		// QEMU starts up meanwhile. Nothing of the guest runs before the monitor has

@@ -138,7 +138,7 @@ func (f *Fake) Launch(ctx context.Context, s vmm.Spec) (_ vmm.Machine, err error
 		}
 		var err error
 		if p, err = process.Adopt(cmd, log); err != nil {
-			return errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+			return err
 		}
 		return nil
 	})
