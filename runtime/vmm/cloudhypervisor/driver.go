@@ -28,7 +28,7 @@ type Driver struct {
 	opts Options
 
 	mu   sync.Mutex
-	host *host // found out once
+	host *findings // found out once
 }
 
 var _ vmm.Driver = (*Driver)(nil)
@@ -94,7 +94,7 @@ func (d *Driver) Acceleration(ctx context.Context) (vmm.Accel, string, error) {
 }
 
 // findHost finds out about binary and host, once for each driver.
-func (d *Driver) findHost(ctx context.Context) (*host, error) {
+func (d *Driver) findHost(ctx context.Context) (*findings, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.host != nil {

@@ -111,7 +111,7 @@ func check(s vmm.Spec) error {
 // start runs cloud-hypervisor, detached from this process: in a session of its
 // own and with nothing inherited but what it needs. It has no machine yet. The
 // tap is nil without a network card.
-func start(ctx context.Context, s vmm.Spec, h *host, c *console) (_ *process.Process, tap *os.File, err error) {
+func start(ctx context.Context, s vmm.Spec, h *findings, c *console) (_ *process.Process, tap *os.File, err error) {
 	var open []*os.File
 	defer func() {
 		for _, f := range open {

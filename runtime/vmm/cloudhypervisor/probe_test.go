@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sietch-dev/sietch/runtime/vmm"
+	"github.com/sietch-dev/sietch/runtime/vmm/host"
 )
 
 // counted is a cloud-hypervisor that only knows its version, and counts how
@@ -37,7 +38,7 @@ func TestProbeRemembers(t *testing.T) {
 		}
 		return id
 	}
-	cpu, err := hostCPU()
+	cpu, err := host.CPU()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,11 +8,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/sietch-dev/sietch/runtime/vmm"
+	"github.com/sietch-dev/sietch/runtime/vmm/host"
 	"github.com/sietch-dev/sietch/runtime/vmm/process"
 )
 
@@ -70,8 +69,8 @@ func trialKernel(code []byte) []byte {
 // tryKVM finds out whether machines can run on this host, and remembers it.
 // /dev/kvm alone proves nothing: there are hosts whose KVM makes machines and
 // cannot run them.
-func (d *Driver) tryKVM(ctx context.Context, h *host) error {
-	err := h.hasKVM()
+func (d *Driver) tryKVM(ctx context.Context, h *findings) error {
+	err := host.HasKVM()
 	if err == nil {
 		err = h.trial(ctx, trialCode)
 	}
@@ -86,24 +85,8 @@ func (d *Driver) tryKVM(ctx context.Context, h *host) error {
 	return nil
 }
 
-func (h *host) hasKVM() error {
-	info, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return err
-	}
-	flags := cpuField(string(info), "flags")
-	if !slices.ContainsFunc(strings.Fields(flags), func(f string) bool { return f == "vmx" || f == "svm" }) {
-		return errors.New("the processor offers no virtualization (neither vmx nor svm in /proc/cpuinfo)")
-	}
-	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
 // trial runs code as the kernel of a machine that is like any other.
-func (h *host) trial(ctx context.Context, code []byte) (err error) {
+func (h *findings) trial(ctx context.Context, code []byte) (err error) {
 	dir, err := os.MkdirTemp("", "sietch-trial-")
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sietch-dev/sietch/runtime/testlane"
 	"github.com/sietch-dev/sietch/runtime/vmm"
+	"github.com/sietch-dev/sietch/runtime/vmm/host"
 )
 
 func TestTrialKernel(t *testing.T) {
@@ -58,7 +59,7 @@ func TestTrial(t *testing.T) {
 // TestTrialOfFake: a VMM that cannot run machines is found out, once.
 func TestTrialOfFake(t *testing.T) {
 	dir := t.TempDir()
-	h := func(orders ...string) *host {
+	h := func(orders ...string) *findings {
 		d := New(Options{Binary: fakeBinary(t, orders...)})
 		h, err := d.findHost(t.Context())
 		if err != nil {
@@ -88,8 +89,8 @@ func TestTrialOfFake(t *testing.T) {
 	if err != nil || accel != "" || reason == "" {
 		t.Fatalf("got %q, %q, %v", accel, reason, err)
 	}
-	kept, err := readHost(cache)
-	if err != nil || !kept.Tried || kept.NoKVM != reason {
+	var kept findings
+	if err := host.Recall(cache, &kept); err != nil || !kept.Tried || kept.NoKVM != reason {
 		t.Errorf("kept: %+v, %v", kept, err)
 	}
 	if _, again, err := New(Options{Binary: d.opts.Binary, TrialCache: cache}).Acceleration(t.Context()); err != nil || again != reason {

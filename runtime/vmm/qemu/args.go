@@ -24,7 +24,7 @@ type descriptors struct{ monitor, tap, state string }
 
 // arguments is the command line for a machine. The order of devices is part of
 // the machine: it decides addresses, interrupts and names in the guest.
-func arguments(s vmm.Spec, h host, fd descriptors) []string {
+func arguments(s vmm.Spec, h findings, fd descriptors) []string {
 	var args []string
 	arg := func(name string, values ...string) {
 		args = append(args, name)

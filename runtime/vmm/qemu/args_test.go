@@ -19,8 +19,8 @@ func testSpec() vmm.Spec {
 	}
 }
 
-func testHost(version string, accel vmm.Accel) host {
-	h := host{Version: version, Accel: accel}
+func testHost(version string, accel vmm.Accel) findings {
+	h := findings{Version: version, Accel: accel}
 	if err := h.complete("/usr/bin/qemu"); err != nil {
 		panic(err)
 	}

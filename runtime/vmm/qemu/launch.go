@@ -101,7 +101,7 @@ func check(s vmm.Spec) error {
 
 // start runs QEMU, detached from this process: in a session of its own and with
 // nothing inherited but what it needs.
-func start(ctx context.Context, s vmm.Spec, h *host) (_ *process.Process, err error) {
+func start(ctx context.Context, s vmm.Spec, h *findings) (_ *process.Process, err error) {
 	var files inherited
 	defer func() {
 		for _, f := range files {

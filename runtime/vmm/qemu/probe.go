@@ -2,26 +2,20 @@ package qemu
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"time"
 
-	"github.com/google/renameio/v2"
-	"golang.org/x/sys/unix"
-
 	"github.com/sietch-dev/sietch/runtime/vmm"
-	"github.com/sietch-dev/sietch/runtime/vmm/process"
+	"github.com/sietch-dev/sietch/runtime/vmm/host"
 )
 
-// host is what a QEMU binary and this host can do.
-type host struct {
+// findings are what a QEMU binary and this host can do.
+type findings struct {
 	Stamp   stamp     `json:"stamp"`
 	Version string    `json:"version"`
 	Accel   vmm.Accel `json:"accel"`
@@ -35,35 +29,24 @@ type host struct {
 
 // stamp is what the findings depend on.
 type stamp struct {
-	Binary    string    `json:"binary"`
-	Device    uint64    `json:"device"`
-	Inode     uint64    `json:"inode"`
-	SizeBytes int64     `json:"size_bytes"`
-	ModTime   int64     `json:"mod_time"`
-	BootID    string    `json:"boot_id"` // kernel, modules and nesting change with a reboot
-	Forced    vmm.Accel `json:"forced,omitempty"`
+	host.Stamp
+	Forced vmm.Accel `json:"forced,omitempty"`
 }
 
 func makeStamp(binary string, forced vmm.Accel) (stamp, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(binary, &st); err != nil {
-		return stamp{}, fmt.Errorf("look at %s: %w", binary, err)
-	}
-	boot, err := process.BootID()
-	if err != nil {
-		return stamp{}, err
-	}
-	return stamp{binary, st.Dev, st.Ino, st.Size, st.Mtim.Nano(), boot, forced}, nil
+	s, err := host.StampOf(binary)
+	return stamp{s, forced}, err
 }
 
 // probe finds out, or remembers, what the binary and this host can do.
-func probe(ctx context.Context, binary string, o Options) (*host, error) {
+func probe(ctx context.Context, binary string, o Options) (*findings, error) {
 	key, err := makeStamp(binary, o.Accel)
 	if err != nil {
 		return nil, err
 	}
 	if o.TrialCache != "" {
-		h, err := readHost(o.TrialCache)
+		h := new(findings)
+		err := host.Recall(o.TrialCache, h)
 		if err == nil && h.Stamp == key {
 			return h, h.complete(binary)
 		}
@@ -71,7 +54,7 @@ func probe(ctx context.Context, binary string, o Options) (*host, error) {
 			o.Logger.Debug("what was found out about QEMU cannot be read, finding out again", "err", err)
 		}
 	}
-	h := &host{Stamp: key}
+	h := &findings{Stamp: key}
 	if h.Version, err = askVersion(ctx, binary); err != nil {
 		return nil, err
 	}
@@ -86,7 +69,7 @@ func probe(ctx context.Context, binary string, o Options) (*host, error) {
 	}
 	o.Logger.Info("QEMU found", "binary", binary, "version", h.Version, "accel", h.Accel, "reason", h.Reason)
 	if o.TrialCache != "" {
-		if err := h.remember(o.TrialCache); err != nil {
+		if err := host.Remember(o.TrialCache, h); err != nil {
 			o.Logger.Debug("what was found out about QEMU cannot be kept", "err", err)
 		}
 	}
@@ -94,7 +77,7 @@ func probe(ctx context.Context, binary string, o Options) (*host, error) {
 }
 
 // complete fills in what is not stored.
-func (h *host) complete(binary string) error {
+func (h *findings) complete(binary string) error {
 	h.binary = binary
 	m := versionNumber.FindStringSubmatch(h.Version)
 	if m == nil {
@@ -112,15 +95,15 @@ func (h *host) complete(binary string) error {
 // The oldest QEMU with everything used here: 6.2 is Ubuntu 22.04's.
 const oldestMajor, oldestMinor = 6, 2
 
-func (h *host) atLeast(major, minor int) bool {
+func (h *findings) atLeast(major, minor int) bool {
 	return h.major > major || h.major == major && h.minor >= minor
 }
 
-func (h *host) identity() vmm.Identity {
+func (h *findings) identity() vmm.Identity {
 	return vmm.Identity{Driver: driverName, Version: h.Version, Machine: machineType, Accel: h.Accel, CPU: h.CPU}
 }
 
-func (h *host) accelArg() []string {
+func (h *findings) accelArg() []string {
 	if h.Accel == vmm.KVM {
 		return []string{"kvm"}
 	}
@@ -129,7 +112,7 @@ func (h *host) accelArg() []string {
 
 // cpu is the model with or without virtualization of its own, which a guest that
 // does not ask for it is not shown: it is a large surface.
-func (h *host) cpu(nested bool) string {
+func (h *findings) cpu(nested bool) string {
 	switch {
 	case nested && h.Accel == vmm.KVM:
 		return "host"
@@ -156,11 +139,11 @@ const (
 
 // guestCPU names the CPU a guest sees, so that saved state is not loaded where
 // the guest would find another.
-func (h *host) guestCPU() (string, error) {
+func (h *findings) guestCPU() (string, error) {
 	if h.Accel != vmm.KVM {
 		return tcgCPU, nil
 	}
-	return hostCPU()
+	return host.CPU()
 }
 
 var (
@@ -192,27 +175,4 @@ func minorVersion(v string) string {
 		return m
 	}
 	return v
-}
-
-func readHost(file string) (*host, error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	h := new(host)
-	if err := json.Unmarshal(data, h); err != nil {
-		return nil, err
-	}
-	return h, nil
-}
-
-func (h *host) remember(file string) error {
-	data, err := json.Marshal(h)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		return err
-	}
-	return renameio.WriteFile(file, data, 0o600)
 }

@@ -103,7 +103,7 @@ func fakeNew(t *testing.T) string { b, _ := counted(t, "8.2.0"); return b }
 
 // TestForcedKVM: who asks for KVM gets it or an error, never TCG.
 func TestForcedKVM(t *testing.T) {
-	h := host{Version: "7.2.0", binary: fakeNew(t)}
+	h := findings{Version: "7.2.0", binary: fakeNew(t)}
 	err := h.chooseAccel(t.Context(), vmm.KVM)
 	if err == nil && h.Accel != vmm.KVM || err != nil && h.Accel == vmm.TCG {
 		t.Errorf("got %q, %v", h.Accel, err)

@@ -3,19 +3,17 @@ package qemu
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/sietch-dev/sietch/runtime/vmm"
+	"github.com/sietch-dev/sietch/runtime/vmm/host"
 )
 
 //go:generate sh -c "as --64 -o trial.o trial.S && ld -m elf_x86_64 -Ttext=0 -e 0 --oformat=binary -o trial.bin trial.o && rm trial.o"
@@ -39,7 +37,7 @@ func trialFirmware(code []byte) []byte {
 
 // chooseAccel takes KVM where a trial shows that it works. /dev/kvm alone proves
 // nothing: there are hosts whose KVM makes machines and cannot run them.
-func (h *host) chooseAccel(ctx context.Context, forced vmm.Accel) error {
+func (h *findings) chooseAccel(ctx context.Context, forced vmm.Accel) error {
 	switch forced {
 	case vmm.TCG:
 		h.Accel, h.Reason = vmm.TCG, "TCG was asked for"
@@ -62,20 +60,10 @@ func (h *host) chooseAccel(ctx context.Context, forced vmm.Accel) error {
 	return nil
 }
 
-func (h *host) tryKVM(ctx context.Context) error {
-	info, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
+func (h *findings) tryKVM(ctx context.Context) error {
+	if err := host.HasKVM(); err != nil {
 		return err
 	}
-	flags := cpuField(string(info), "flags")
-	if !slices.ContainsFunc(strings.Fields(flags), func(f string) bool { return f == "vmx" || f == "svm" }) {
-		return errors.New("the processor offers no virtualization (neither vmx nor svm in /proc/cpuinfo)")
-	}
-	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	f.Close()
 	if err := h.trial(ctx, trialCode, "kvm", "host"); err != nil {
 		return fmt.Errorf("a trial of KVM failed: %w", err)
 	}
@@ -83,7 +71,7 @@ func (h *host) tryKVM(ctx context.Context) error {
 }
 
 // trial runs code as the firmware of a machine of the kind used here.
-func (h *host) trial(ctx context.Context, code []byte, accel, cpu string) error {
+func (h *findings) trial(ctx context.Context, code []byte, accel, cpu string) error {
 	dir, err := os.MkdirTemp("", "sietch-trial-")
 	if err != nil {
 		return err
@@ -116,29 +104,4 @@ func (h *host) trial(ctx context.Context, code []byte, accel, cpu string) error 
 		err = fmt.Errorf("%w: %s", err, w)
 	}
 	return err
-}
-
-// hostCPU names this host's processor: what a KVM guest sees depends on its
-// model and its features.
-func hostCPU() (string, error) {
-	data, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return "", err
-	}
-	info, _, _ := strings.Cut(string(data), "\n\n")
-	flags := strings.Fields(cpuField(info, "flags"))
-	slices.Sort(flags)
-	sum := sha256.Sum256([]byte(strings.Join(flags, " ")))
-	return fmt.Sprintf("host/%s-%s-%s-%s/%s", cpuField(info, "vendor_id"), cpuField(info, "cpu family"),
-		cpuField(info, "model"), cpuField(info, "stepping"), hex.EncodeToString(sum[:4])), nil
-}
-
-// cpuField is the value of the first line of /proc/cpuinfo with that name.
-func cpuField(info, name string) string {
-	for line := range strings.Lines(info) {
-		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == name {
-			return strings.TrimSpace(v)
-		}
-	}
-	return ""
 }
