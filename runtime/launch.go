@@ -69,10 +69,11 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 		ConsoleLog: filepath.Join(e.sandbox(r.ID), "console.log"),
 		MainLog:    filepath.Join(e.sandbox(r.ID), "main.log"),
 	}
-	uid, err := jail.ID(r.Network.Addr)
+	nw, err := r.netplumb()
 	if err != nil {
 		return err
 	}
+	uid := nw.TapOwner
 	spec.Jail = &vmm.Jail{UID: uid, GID: uid}
 	r.ConsoleBytes = 0
 	if st, err := os.Stat(spec.ConsoleLog); err == nil {
@@ -98,10 +99,6 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 	}
 
 	p, err := e.plumber()
-	if err != nil {
-		return err
-	}
-	nw, err := r.netplumb()
 	if err != nil {
 		return err
 	}

@@ -105,12 +105,17 @@ func Find(h vmm.Handle, log string) (*Process, error) {
 	if p.start != h.StartTime {
 		return nil, errors.Join(vmm.ErrGone, p.pidfd.Close())
 	}
+	p.watch(log)
+	return p, nil
+}
+
+// watch waits for the end of another's child.
+func (p *Process) watch(log string) {
 	go func() {
 		if p.await() {
 			p.ended(p.foreignEnd(log))
 		}
 	}()
-	return p, nil
 }
 
 // openProcess takes hold of a living process.
@@ -328,40 +333,21 @@ func KillIn(runDir string) error {
 			continue
 		}
 		// Held before it is looked at, so that it cannot be another one afterwards.
-		fd, err := unix.PidfdOpen(pid, 0)
+		q, err := openProcess(pid)
 		if err != nil {
 			continue
 		}
 		env, err := os.ReadFile("/proc/" + p.Name() + "/environ")
-		if err == nil && slices.Contains(strings.Split(string(env), "\x00"), runDirVariable+"="+runDir) {
-			err = killAndWait(fd)
-		} else {
-			err = nil // somebody else's, or gone
+		if err != nil || !slices.Contains(strings.Split(string(env), "\x00"), runDirVariable+"="+runDir) {
+			q.Release() // somebody else's, or gone
+			continue
 		}
-		unix.Close(fd)
-		if err != nil {
-			return fmt.Errorf("end left-over process %d: %w", pid, err)
+		q.watch("")
+		if err := q.Kill(); err != nil {
+			return fmt.Errorf("end left-over VMM: %w", errors.Join(err, q.Release()))
 		}
 	}
 	return nil
-}
-
-func killAndWait(pidfd int) error {
-	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); err != nil && err != unix.ESRCH {
-		return err
-	}
-	for deadline := time.Now().Add(killTimeout); ; {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(time.Until(deadline).Milliseconds()))
-		switch {
-		case err == unix.EINTR:
-		case err != nil:
-			return err
-		case n == 0:
-			return errors.New("process does not end")
-		default:
-			return nil
-		}
-	}
 }
 
 // WithLastWords adds the end of the VMM's own output to an error.
