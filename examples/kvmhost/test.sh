@@ -101,7 +101,7 @@ for vmm in "${monitors[@]}"; do
 	began=$SECONDS
 	if "$sietch" exec -w /opt/tests \
 		-e SIETCH_BIN=/usr/local/bin/sietch -e SIETCH_VMM="$vmm" -e SIETCH_BOOT_TIMEOUT=10m \
-		-e SIETCH_TEST_SEED=/opt -e SIETCH_TEST_DIR=/data -e SIETCH_TEST_SLOW=10 \
+		-e SIETCH_TEST_SEED=/opt -e SIETCH_TEST_DIR=/data -e SIETCH_TEST_SLOW=20 \
 		-e SIETCH_TEST_REQUIRE="root,kvm,buildkit,$vmm" "$outer" -- \
 		./acceptance.test -test.v -test.timeout 6h -test.run "$run" >"$results/$vmm.log" 2>&1; then
 		result=green
