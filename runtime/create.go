@@ -52,6 +52,13 @@ func (e *Local) claim(ctx context.Context, drafts ...draft) (claims []claim, err
 			addrs = append(addrs, r.Network.Addr)
 		}
 	}
+	var more int64
+	for _, d := range drafts {
+		more += d.rec.Machine.memory()
+	}
+	if err := e.admitAmong(existing, len(drafts), more); err != nil {
+		return nil, err
+	}
 	p, err := e.plumber()
 	if err != nil {
 		return nil, err

@@ -53,6 +53,16 @@ type Sandboxes interface {
 	CopyIn(ctx context.Context, r CopyInRequest, tar io.Reader) error
 	CopyOut(ctx context.Context, r CopyOutRequest, tar io.Writer) error
 	StatPath(ctx context.Context, name, path string) (PathStat, error)
+	// Stats measures running and paused sandboxes: those named, or all. It may
+	// take half a second when a guest does not answer.
+	Stats(ctx context.Context, names []string) ([]Stats, error)
+	// Resize changes what a running sandbox may use, within what it was made
+	// with. ErrState when the guest does not have that much to spare; nothing is
+	// changed then.
+	Resize(ctx context.Context, r ResizeRequest) (Sandbox, error)
+	// Reclaim gives the memory that a running guest does not use at this moment
+	// back to the host.
+	Reclaim(ctx context.Context, name string) (ReclaimReport, error)
 	Pause(ctx context.Context, name string) error
 	Resume(ctx context.Context, name string) error
 	Stop(ctx context.Context, r StopRequest) error
@@ -168,6 +178,9 @@ type Sandbox struct {
 	Dir string `json:"dir"`
 	// Reason says why State is failed.
 	Reason string `json:"reason,omitempty"`
+	// Limits that resize has set; 0: none beyond CPUs and MemoryBytes.
+	CPULimit         float64 `json:"cpu_limit,omitempty"`
+	MemoryLimitBytes int64   `json:"memory_limit_bytes,omitempty"`
 	// Timing is set in the answer to Run and Start only.
 	Timing *BootTiming `json:"timing,omitempty"`
 }

@@ -82,6 +82,7 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 	identity := newIdentity(r.Name)
 	r.Memory = lineage{Base: from.commit, Generation: r.Memory.Generation + 1}
 	if from.commit.IsZero() {
+		r.Machine.MemoryLimitBytes = 0
 		if spec.MemoryFile, err = e.zeroFile(r.Machine.MemoryBytes); err != nil {
 			return hostError(err)
 		}
@@ -164,10 +165,11 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 func (e *Local) confine(r *record) (dirs func() ([]string, error)) {
 	var g jail.Group
 	var err error
+	limits := r.Machine.limits()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		g, err = jail.MakeGroup(e.cgroup(r.ID), jail.Limits{CPUs: r.Machine.CPUs, MemoryBytes: r.Machine.MemoryBytes})
+		g, err = jail.MakeGroup(e.cgroup(r.ID), limits)
 	}()
 	return func() ([]string, error) {
 		<-done

@@ -61,7 +61,10 @@ func (e *Local) Start(ctx context.Context, name string) (Sandbox, error) {
 			r.Want = wantRunning
 			err = m.Resume(ctx)
 		case errors.Is(err, ErrState):
-			if err = e.tearDown(ctx, r); err == nil {
+			if err = e.admit(ctx, r.Machine.MemoryBytes); err == nil {
+				err = e.tearDown(ctx, r)
+			}
+			if err == nil {
 				err = e.start(ctx, r, source{})
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -41,6 +42,9 @@ type Options struct {
 	LockWait time.Duration
 	// BootTimeout bounds the wait for a guest to answer; 0: two minutes.
 	BootTimeout time.Duration
+	// Overcommit is how many times the host's memory running sandboxes may have
+	// together; 0: DefaultOvercommit.
+	Overcommit float64
 	// CacheLimitBytes bounds the hot dumps; 0: half of what is free.
 	CacheLimitBytes int64
 }
@@ -107,6 +111,12 @@ func Open(ctx context.Context, o Options) (*Local, error) {
 	}
 	if o.LockWait == 0 {
 		o.LockWait = time.Minute
+	}
+	if o.Overcommit == 0 {
+		o.Overcommit = DefaultOvercommit
+	}
+	if math.IsNaN(o.Overcommit) || o.Overcommit < 0 {
+		return nil, usage("", "overcommit ratio %g is not above 0", o.Overcommit)
 	}
 	if o.BootTimeout == 0 {
 		o.BootTimeout = 2 * time.Minute

@@ -73,6 +73,8 @@ func (e *Local) view(ctx context.Context, r *record) Sandbox {
 		Created:     r.Created,
 		Dir:         e.sandbox(r.ID),
 		Reason:      r.Fault,
+
+		CPULimit: r.Machine.CPULimit, MemoryLimitBytes: r.Machine.MemoryLimitBytes,
 	}
 	if s.Ports == nil {
 		s.Ports = []Port{}

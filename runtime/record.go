@@ -78,17 +78,28 @@ type record struct {
 // needed to build the same virtual hardware and to boot the same disk again.
 // Stored with commits as JSON, versioned.
 type machine struct {
-	Version     int           `json:"version"`
-	CPUs        int           `json:"cpus"`
-	MemoryBytes int64         `json:"memory_bytes"`
-	DiskBytes   int64         `json:"disk_bytes"`
-	Image       imageRef      `json:"image"`
-	Kernel      string        `json:"kernel"`    // sha256 of the bzImage
-	Initramfs   string        `json:"initramfs"` // sha256 of the base initramfs
-	Guest       proto.Config  `json:"guest"`
-	NetworkMode string        `json:"network_mode"`
-	Nested      bool          `json:"nested,omitempty"` // virtualization shown to the guest
-	VMM         *vmm.Identity `json:"vmm,omitempty"`    // nil for disk commits
+	Version     int          `json:"version"`
+	CPUs        int          `json:"cpus"`
+	MemoryBytes int64        `json:"memory_bytes"`
+	DiskBytes   int64        `json:"disk_bytes"`
+	Image       imageRef     `json:"image"`
+	Kernel      string       `json:"kernel"`    // sha256 of the bzImage
+	Initramfs   string       `json:"initramfs"` // sha256 of the base initramfs
+	Guest       proto.Config `json:"guest"`
+	NetworkMode string       `json:"network_mode"`
+	Nested      bool         `json:"nested,omitempty"` // virtualization shown to the guest
+	// Limits set by resize. What a memory limit takes away, the guest's agent
+	// holds, which is why it is the commits' too; a cold boot begins without.
+	MemoryLimitBytes int64         `json:"memory_limit_bytes,omitempty"`
+	CPULimit         float64       `json:"cpu_limit,omitempty"`
+	VMM              *vmm.Identity `json:"vmm,omitempty"` // nil for disk commits
+}
+
+// memory is what the guest may use.
+func (m *machine) memory() int64 { return orDefault(m.MemoryLimitBytes, m.MemoryBytes) }
+
+func (m *machine) limits() jail.Limits {
+	return jail.Limits{CPUs: m.CPUs, CPULimit: m.CPULimit, MemoryBytes: m.memory()}
 }
 
 type imageRef struct {

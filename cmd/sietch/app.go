@@ -1,6 +1,8 @@
 package main
 
 import (
+	"strconv"
+
 	"github.com/urfave/cli/v2"
 
 	"github.com/sietch-dev/sietch/runtime"
@@ -47,6 +49,7 @@ sietch log --graph --oneline`,
 			&cli.StringFlag{Name: "data-dir", Usage: "keep images, sandboxes and history in `DIR`", Value: runtime.DefaultDataDir, EnvVars: []string{"SIETCH_DATA_DIR"}},
 			&cli.StringFlag{Name: "vmm", Usage: "`auto|cloud-hypervisor|qemu` the program that runs the machines", Value: "auto", EnvVars: []string{"SIETCH_VMM"}},
 			&cli.StringFlag{Name: "boot-timeout", Usage: "give up on a machine that does not answer within `DURATION`", Value: "2m", EnvVars: []string{"SIETCH_BOOT_TIMEOUT"}},
+			&cli.StringFlag{Name: "overcommit", Usage: "let running sandboxes have `RATIO` times the host's memory together", Value: strconv.Itoa(runtime.DefaultOvercommit), EnvVars: []string{"SIETCH_OVERCOMMIT"}},
 			toggle("json", "print results as JSON: one document for a query, one object a line for a stream; errors as JSON on stderr"),
 			toggle("quiet,q", "no progress and remarks on stderr; lists print names or ids alone"),
 			&cli.StringFlag{Name: "log-level", Usage: "`debug|info|warn|error` log from this level on, to stderr", Value: "warn"},
@@ -80,6 +83,9 @@ func commands(e *env) []*cli.Command {
 		logsCommand(e),
 		execCommand(e),
 		cpCommand(e),
+		statsCommand(e),
+		resizeCommand(e),
+		reclaimCommand(e),
 		pauseCommand(e),
 		resumeCommand(e),
 		stopCommand(e),

@@ -107,6 +107,8 @@ func (e *env) globals(c *cli.Context) error {
 	}
 	timeout, err := parseDuration(c.String("boot-timeout"))
 	wrong.note("--boot-timeout", err)
+	overcommit, err := parseRatio(c.String("overcommit"))
+	wrong.note("--overcommit", err)
 	if err := wrong.err("see sietch --help"); err != nil {
 		return err
 	}
@@ -116,6 +118,7 @@ func (e *env) globals(c *cli.Context) error {
 		Logger:      slog.New(e.logHandler(level)),
 		Remark:      func(text string) { e.remark("%s", text) },
 		BootTimeout: timeout,
+		Overcommit:  overcommit,
 
 		CloudHypervisor: os.Getenv("SIETCH_CLOUD_HYPERVISOR"),
 	}

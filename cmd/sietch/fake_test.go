@@ -29,6 +29,8 @@ type fake struct {
 	dir  string
 	opts runtime.Options
 	mu   sync.Mutex
+
+	ticks int
 }
 
 var _ runtime.Engine = (*fake)(nil)
@@ -251,6 +253,39 @@ func (f *fake) Logs(ctx context.Context, r runtime.LogsRequest, w io.Writer) err
 	}
 	_, err := io.WriteString(w, text)
 	return err
+}
+
+func (f *fake) Stats(ctx context.Context, names []string) ([]runtime.Stats, error) {
+	box := runtime.Stats{Name: "box", State: runtime.Running, Time: f.tick(),
+		CPU: runtime.CPUStats{TimeMS: 1000 + 500*float64(f.ticks), CPUs: 2, Limit: 1.5, Threads: 5},
+		Memory: runtime.MemoryStats{SizeBytes: 512 << 20, LimitBytes: 256 << 20, RSSBytes: 200 << 20, PSSBytes: 90 << 20,
+			SharedBytes: 150 << 20, PrivateBytes: 50 << 20},
+		Guest: &runtime.GuestStats{TotalBytes: 480 << 20, AvailableBytes: 180 << 20, HeldBytes: 256 << 20, Load: [3]float64{0.5, 0.25, 0.1},
+			RxBytes: 2 << 20, TxBytes: 3 << 20, DiskBytes: 4 << 30, DiskFreeBytes: 3 << 30}}
+	lab := runtime.Stats{Name: "lab", State: runtime.Paused, Time: box.Time, CPU: runtime.CPUStats{TimeMS: 700, CPUs: 1, Threads: 4},
+		Memory: runtime.MemoryStats{SizeBytes: 512 << 20, RSSBytes: 100 << 20, PSSBytes: 60 << 20}}
+	if len(names) == 1 {
+		return []runtime.Stats{box}, f.verb("Stats", names[0])
+	}
+	return []runtime.Stats{box, lab}, f.call("Stats", names)
+}
+
+// tick is a clock that goes on by a second each time.
+func (f *fake) tick() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ticks++
+	return testNow.Add(time.Duration(f.ticks) * time.Second)
+}
+
+func (f *fake) Resize(ctx context.Context, r runtime.ResizeRequest) (runtime.Sandbox, error) {
+	s := fakeSandboxes[0]
+	s.Name, s.CPULimit, s.MemoryLimitBytes = r.Name, r.CPUs, r.MemoryBytes
+	return s, f.call("Resize", r)
+}
+
+func (f *fake) Reclaim(ctx context.Context, name string) (runtime.ReclaimReport, error) {
+	return runtime.ReclaimReport{Name: name, ReclaimedBytes: 300 << 20, PrivateBytes: 40 << 20}, f.verb("Reclaim", name)
 }
 
 func (f *fake) Pause(ctx context.Context, name string) error  { return f.verb("Pause", name) }

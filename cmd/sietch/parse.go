@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/big"
 	"net/netip"
 	"regexp"
@@ -54,6 +55,18 @@ func parseCount(s string, least int) (int, error) {
 		return 0, fmt.Errorf("%s is too small: it must be %d or more", quote(s), least)
 	}
 	return int(n), nil
+}
+
+// parseRatio reads a positive number.
+func parseRatio(s string) (float64, error) {
+	n, err := strconv.ParseFloat(s, 64)
+	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
+		return 0, fmt.Errorf("%s is not a number", quote(s))
+	}
+	if n <= 0 {
+		return 0, fmt.Errorf("%s must be more than 0", quote(s))
+	}
+	return n, nil
 }
 
 // parseDuration reads a positive duration; a bare number is seconds.

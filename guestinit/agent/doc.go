@@ -3,7 +3,7 @@
 //
 // It owns the listener's connections, running processes on behalf of the host
 // (users, terminals, streams, signals, exit codes, process groups), moving
-// files as tar, and the moment after a restore in which a copy gets its
+// files as tar, memory held for the host, and the moment after a restore in which a copy gets its
 // identity. It leaves to others, through [Options]: starting and reaping
 // children (the caller may be PID 1, which must have one waiter only), the main
 // process, what an identity consists of, and powering off. The host's half is

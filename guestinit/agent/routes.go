@@ -64,6 +64,8 @@ var routes = map[string]route{
 	"/v1/identity":   {method: "POST", serve: (*conn).serveIdentity},
 	"/v1/exec":       {method: "POST", upgrade: proto.UpgradeExec, serve: (*conn).serveExec},
 	"/v1/sync":       {method: "POST", inUse: true, serve: (*conn).serveSync},
+	"/v1/stats":      {method: "GET", inUse: true, serve: (*conn).serveStats},
+	"/v1/memory":     {method: "POST", inUse: true, serve: (*conn).serveMemory},
 	"/v1/shutdown":   {method: "POST", inUse: true, serve: (*conn).serveShutdown},
 	"/v1/files/stat": {method: "POST", inUse: true, serve: (*conn).serveStat},
 	"/v1/files/put":  {method: "POST", inUse: true, upgrade: proto.UpgradeTar, serve: (*conn).servePut},

@@ -24,6 +24,7 @@ type Server struct {
 	cancel context.CancelFunc
 
 	identity sync.Mutex // held while an identity is applied
+	held     heldMemory
 
 	nullOnce sync.Once
 	nullFile *os.File

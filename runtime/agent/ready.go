@@ -49,6 +49,18 @@ func (c *Client) Sync(ctx context.Context) error {
 	return c.do(ctx, http.MethodPost, "/v1/sync", nil, nil)
 }
 
+// Stats asks for the guest's own view of itself.
+func (c *Client) Stats(ctx context.Context) (st proto.Stats, err error) {
+	err = c.do(ctx, http.MethodGet, "/v1/stats", nil, &st)
+	return st, err
+}
+
+// HoldMemory has the agent keep memory from the rest of the guest.
+func (c *Client) HoldMemory(ctx context.Context, r proto.MemoryRequest) (a proto.MemoryAnswer, err error) {
+	err = c.do(ctx, http.MethodPost, "/v1/memory", r, &a)
+	return a, err
+}
+
 // Shutdown asks for a polite power-off and does not wait for it.
 func (c *Client) Shutdown(ctx context.Context) error {
 	return c.do(ctx, http.MethodPost, "/v1/shutdown", nil, nil)

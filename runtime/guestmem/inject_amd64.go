@@ -13,11 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A userfaultfd watches the address space of the process that makes it, so the
-// VMM has to make it itself. It is not asked: ptrace(2) stops its main thread
-// for some tens of microseconds, borrows it for that one system call, and puts
-// every register back. A system call that the stop interrupted is restarted by
-// the kernel exactly as after a stop by a debugger.
+// A userfaultfd watches the address space of the process that makes it, and
+// only the process itself can drop its pages, so the VMM has to do both. It is
+// not asked: ptrace(2) stops its main thread for some tens of microseconds,
+// borrows it for a few system calls, and puts every register back. A system call
+// that the stop interrupted is restarted by the kernel exactly as after a stop
+// by a debugger.
 //
 // Should this process be killed in that short time, the thread goes on with
 // the registers of the borrowed call. That is why the call is made, whenever
@@ -35,48 +36,96 @@ const (
 // errRetry: the thread was not where it can be borrowed; nothing was changed.
 var errRetry = errors.New("thread is busy")
 
+// remoteCall is one system call of another process, with up to three arguments.
+type remoteCall struct {
+	number uint64
+	args   [3]uint64
+}
+
+// callsPerStop bounds how long the thread is kept from its own work.
+const callsPerStop = 32
+
 // injectUserfaultfd makes process pid create a userfaultfd and returns its
 // number there.
 func injectUserfaultfd(ctx context.Context, pid int) (int, error) {
-	type result struct {
-		fd  int
-		err error
+	fd := -1
+	err := inject(ctx, pid, []remoteCall{{unix.SYS_USERFAULTFD, [3]uint64{unix.O_CLOEXEC | uffdUserModeOnly}}}, func(result uint64) error {
+		if n := int64(result); n < 0 {
+			return fmt.Errorf("userfaultfd: %w", unix.Errno(-n))
+		}
+		fd = int(result)
+		return nil
+	})
+	return fd, err
+}
+
+// injectDontNeed makes process pid drop its own pages of address ranges. What is
+// told to done has been dropped, whatever the error.
+func injectDontNeed(ctx context.Context, pid int, ranges []addressRange, done func(addressRange)) error {
+	calls := make([]remoteCall, len(ranges))
+	for i, r := range ranges {
+		calls[i] = remoteCall{unix.SYS_MADVISE, [3]uint64{r.start, r.bytes, unix.MADV_DONTNEED}}
 	}
-	done := make(chan result, 1)
+	i := 0
+	return inject(ctx, pid, calls, func(result uint64) error {
+		if n := int64(result); n < 0 {
+			return fmt.Errorf("madvise: %w", unix.Errno(-n))
+		}
+		done(ranges[i])
+		i++
+		return nil
+	})
+}
+
+// inject makes process pid do system calls, in order, and hands their results
+// to each until that returns an error. A call may be made twice when a signal
+// comes in between.
+func inject(ctx context.Context, pid int, calls []remoteCall, each func(result uint64) error) error {
+	done := make(chan error, 1)
 	go func() {
 		// ptrace is bound to the calling thread. It is not unlocked: when the
 		// goroutine ends so does the thread, and the kernel lets go of whatever
 		// it may still trace.
 		goruntime.LockOSThread()
-		fd, err := inject(ctx, pid)
-		done <- result{fd, err}
+		for len(calls) > 0 {
+			n := min(len(calls), callsPerStop)
+			if err := injectSome(ctx, pid, calls[:n], each); err != nil {
+				done <- err
+				return
+			}
+			calls = calls[n:]
+		}
+		done <- nil
 	}()
-	r := <-done
-	return r.fd, r.err
+	return <-done
 }
 
-func inject(ctx context.Context, pid int) (int, error) {
+// injectSome does a few calls in as few stops of the thread as can be.
+func injectSome(ctx context.Context, pid int, calls []remoteCall, each func(result uint64) error) error {
 	ctx, cancel := context.WithTimeout(ctx, injectTimeout)
 	defer cancel()
-	t, err := seize(pid)
-	if err != nil {
-		return 0, err
-	}
 	for attempt := 1; ; attempt++ {
-		fd, err := t.borrow(ctx, attempt == injectAttempts)
-		if err == nil {
-			return fd, nil
+		t, err := seize(pid)
+		if err != nil {
+			return err
 		}
+		results, err := t.borrow(ctx, calls, attempt == injectAttempts)
+		for _, r := range results {
+			if err := each(r); err != nil {
+				return err
+			}
+		}
+		if err == nil {
+			return nil
+		}
+		calls = calls[len(results):]
 		if !errors.Is(err, errRetry) || attempt == injectAttempts {
-			return 0, err
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return 0, errors.Join(err, ctx.Err())
+			return errors.Join(err, ctx.Err())
 		case <-time.After(time.Millisecond):
-		}
-		if t, err = seize(pid); err != nil {
-			return 0, err
 		}
 	}
 }
@@ -117,15 +166,16 @@ func hasSeccomp(pid int) (bool, error) {
 	return false, nil // a kernel without seccomp
 }
 
-// borrow stops the thread, has it make the call, and lets it go. With
-// anywhere, a thread found outside a system call is borrowed too.
-func (t tracee) borrow(ctx context.Context, anywhere bool) (fd int, err error) {
+// borrow stops the thread, has it make the calls, and lets it go. With
+// anywhere, a thread found outside a system call is borrowed too. The results
+// are those of the first calls, as far as it came.
+func (t tracee) borrow(ctx context.Context, calls []remoteCall, anywhere bool) (results []uint64, err error) {
 	if err := t.ptrace(unix.PTRACE_INTERRUPT, 0, 0); err != nil {
-		return 0, fmt.Errorf("stop thread: %w", goneIfMissing(err))
+		return nil, fmt.Errorf("stop thread: %w", goneIfMissing(err))
 	}
 	pass, err := t.waitStop(ctx)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer func() {
 		// A signal that was about to be delivered when we stopped the thread is
@@ -135,43 +185,45 @@ func (t tracee) borrow(ctx context.Context, anywhere bool) (fd int, err error) {
 		}
 	}()
 	if !pass.interrupted() {
-		return 0, fmt.Errorf("%w: stopped by signal %d", errRetry, pass.signal)
+		return nil, fmt.Errorf("%w: stopped by signal %d", errRetry, pass.signal)
 	}
 
 	var saved unix.PtraceRegs
 	if err := unix.PtraceGetRegs(t.tid, &saved); err != nil {
-		return 0, fmt.Errorf("read registers: %w", err)
+		return nil, fmt.Errorf("read registers: %w", err)
 	}
 	at, err := t.syscallInstruction(&saved, anywhere)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	call := saved
-	call.Rip = at
-	call.Rax = unix.SYS_USERFAULTFD
-	call.Orig_rax = ^uint64(0) // no system call is under way that could be restarted
-	call.Rdi = unix.O_CLOEXEC | uffdUserModeOnly
-	if err := unix.PtraceSetRegs(t.tid, &call); err != nil {
-		return 0, fmt.Errorf("write registers: %w", err)
-	}
+	defer func() {
+		if rerr := unix.PtraceSetRegs(t.tid, &saved); rerr != nil {
+			err = errors.Join(err, fmt.Errorf("restore registers: %w", rerr))
+		}
+	}()
 	// From here on ctx does not count: the registers have to be put back.
-	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
 	defer cancel()
-	after, result, err := t.step(sctx)
-	if rerr := unix.PtraceSetRegs(t.tid, &saved); rerr != nil {
-		return 0, errors.Join(err, fmt.Errorf("restore registers: %w", rerr))
+	for _, c := range calls {
+		regs := saved
+		regs.Rip = at
+		regs.Rax = c.number
+		regs.Orig_rax = ^uint64(0) // no system call is under way that could be restarted
+		regs.Rdi, regs.Rsi, regs.Rdx = c.args[0], c.args[1], c.args[2]
+		if err := unix.PtraceSetRegs(t.tid, &regs); err != nil {
+			return results, fmt.Errorf("write registers: %w", err)
+		}
+		after, result, err := t.step(ctx)
+		if err != nil {
+			return results, err
+		}
+		if !after.trapped() {
+			pass = after
+			return results, fmt.Errorf("%w: signal %d came in between", errRetry, after.signal)
+		}
+		results = append(results, result)
 	}
-	if err != nil {
-		return 0, err
-	}
-	if !after.trapped() {
-		pass = after
-		return 0, fmt.Errorf("%w: signal %d came in between", errRetry, after.signal)
-	}
-	if n := int64(result); n < 0 {
-		return 0, fmt.Errorf("userfaultfd: %w", unix.Errno(-n))
-	}
-	return int(result), nil
+	return results, nil
 }
 
 // step runs one instruction and returns the stop after it and the value of rax.

@@ -35,6 +35,9 @@ func ID(addr netip.Addr) (int, error) {
 type Limits struct {
 	CPUs        int   // of the guest
 	MemoryBytes int64 // of the guest
+	// CPULimit is how many CPUs' time the VMM gets, its own work included; 0:
+	// enough for all of the guest's CPUs and that.
+	CPULimit float64
 }
 
 const (
@@ -43,12 +46,19 @@ const (
 	// A VMM works beside its guest's CPUs: disks, network, a translation cache,
 	// page tables, the kernel's own memory for it.
 	vmmCPU         = period / 2
+	minQuota       = 1000 // the kernel's
 	vmmMemoryBytes = 512 << 20
 	// maxTasks bounds threads; I/O pools of VMMs have up to 64, once per CPU at most.
 	maxTasks = 256
 )
 
-func (l Limits) quota() int64  { return int64(l.CPUs)*period + vmmCPU }
+func (l Limits) quota() int64 {
+	if l.CPULimit > 0 {
+		return max(minQuota, int64(l.CPULimit*period))
+	}
+	return int64(l.CPUs)*period + vmmCPU
+}
+
 func (l Limits) memory() int64 { return l.MemoryBytes + vmmMemoryBytes }
 
 // Group is the control group of a sandbox.

@@ -11,8 +11,10 @@
 //     the VMM process's page tables (package guestmem), so no method here
 //     copies RAM.
 //   - Guest RAM is written by virtual CPUs and by copying only: no direct I/O
-//     and no vhost into it, and no balloon. Tracking writes from outside
-//     depends on the former, immutable memory files on the latter.
+//     and no vhost into it, and no balloon device (the engine does without, see
+//     docs/architecture.md). Tracking writes from outside depends on the former,
+//     immutable memory files on the latter.
+//   - Guest physical addresses are where [MemoryOffset] says.
 //   - A machine outlives the process that launched it: the VMM runs in its own
 //     session and everything needed to find it again is in [Handle].
 //   - Sockets and other run-time files are made fresh in Spec.RunDir for each
