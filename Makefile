@@ -54,6 +54,10 @@ test: deps build ## every test this host can run; skips are printed with their r
 test-kvm: deps build ## the end-to-end tests under KVM; without one, in an emulated machine (long)
 	@SIETCH=$(CURDIR)/bin/sietch DATA=$(DATA) examples/kvmhost/test.sh
 
+.PHONY: bench-kvm
+bench-kvm: deps build ## compare the VMMs under KVM; without one, in an emulated machine (long)
+	@SIETCH=$(CURDIR)/bin/sietch DATA=$(DATA) SIETCH_TEST_BENCH=$${SIETCH_TEST_BENCH:-7} examples/kvmhost/test.sh
+
 .PHONY: check
 check: build ## vet, staticcheck, format, import arrows, documents
 	$(GO) vet ./... ./.ci/lanes

@@ -20,13 +20,19 @@ func main() {
 	sietch := flag.String("sietch", "bin/sietch", "the binary to measure")
 	memory := flag.String("memory", "512M,4G", "machine sizes, one table each")
 	rounds := flag.Int("rounds", 7, "rounds of each figure; forks take three times as many")
+	image := flag.String("image", "", "the image small, built already; empty: build it")
+	vmms := flag.String("vmms", "", "compare these, such as qemu,cloud-hypervisor, in turns, instead of the whole")
 	flag.Parse()
 	if flag.NArg() > 0 || *rounds < 1 {
 		flag.Usage()
 		os.Exit(2)
 	}
-	b := &bench{bin: *sietch, rounds: *rounds}
-	if err := b.all(strings.Split(*memory, ",")); err != nil {
+	b := &bench{bin: *sietch, rounds: *rounds, image: *image}
+	measure := b.all
+	if *vmms != "" {
+		measure = func(sizes []string) error { return b.compare(strings.Split(*vmms, ","), sizes) }
+	}
+	if err := b.with(func() error { return measure(strings.Split(*memory, ",")) }); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -35,21 +41,19 @@ func main() {
 type bench struct {
 	bin    string
 	rounds int
+	image  string
+	vmm    string // empty: the one that sietch chooses
 	serial int
 	made   []string // sandboxes to remove
 }
 
-func (b *bench) all(sizes []string) (err error) {
-	dir, err := os.MkdirTemp("", "sietch-bench-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	if err := small.WriteContext(dir); err != nil {
-		return err
-	}
-	if _, err := b.run("build", "--progress", "quiet", "-t", "small", dir); err != nil {
-		return err
+// with measures once the image is there, and removes what was made.
+func (b *bench) with(measure func() error) (err error) {
+	if b.image == "" {
+		b.image = "small"
+		if err := b.build(); err != nil {
+			return err
+		}
 	}
 	defer func() {
 		if len(b.made) > 0 {
@@ -58,6 +62,23 @@ func (b *bench) all(sizes []string) (err error) {
 			}
 		}
 	}()
+	return measure()
+}
+
+func (b *bench) build() error {
+	dir, err := os.MkdirTemp("", "sietch-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := small.WriteContext(dir); err != nil {
+		return err
+	}
+	_, err = b.run("build", "--progress", "quiet", "-t", b.image, dir)
+	return err
+}
+
+func (b *bench) all(sizes []string) error {
 	for i, size := range sizes {
 		f, err := b.measure(size)
 		if err != nil {
@@ -196,7 +217,7 @@ func (b *bench) name() string {
 func (b *bench) boot(size string) (string, time.Duration, error) {
 	name := b.name()
 	b.made = append(b.made, name)
-	_, took, err := b.timed("run", "--name", name, "--memory", size, "--disk", "1G", "small")
+	_, took, err := b.timed("run", "--name", name, "--memory", size, "--disk", "1G", b.image)
 	return name, took, err
 }
 
@@ -283,6 +304,9 @@ func (b *bench) run(args ...string) (string, error) {
 
 // timed runs a command and gives its whole time, process start included.
 func (b *bench) timed(args ...string) (string, time.Duration, error) {
+	if b.vmm != "" {
+		args = append([]string{"--vmm", b.vmm}, args...)
+	}
 	cmd := exec.Command(b.bin, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

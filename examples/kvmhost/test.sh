@@ -12,6 +12,7 @@
 #   SIETCH_TEST_VMM          only this one: qemu or cloud-hypervisor
 #   SIETCH_TEST_RUN          which tests, as for go test -run; default: all
 #   SIETCH_TEST_KEEP         keep the outer machine for a look inside
+#   SIETCH_TEST_BENCH        compare the monitors' speed instead, in so many rounds
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -45,6 +46,11 @@ fi
 # --- here ----------------------------------------------------------------------
 
 if "$sietch" --data-dir "$data/doctor" doctor | grep -Eq '^ok +kvm '; then
+	if [ -n "${SIETCH_TEST_BENCH-}" ]; then
+		SIETCH_CLOUD_HYPERVISOR=$hypervisor SIETCH_DATA_DIR=$data/bench go run ./examples/bench -sietch "$sietch" \
+			-vmms "$(IFS=,; echo "${monitors[*]}")" -rounds "$SIETCH_TEST_BENCH" | tee "$results/bench.md"
+		exit
+	fi
 	for vmm in "${monitors[@]}"; do
 		say "KVM works here: end-to-end tests on $vmm"
 		SIETCH_VMM=$vmm SIETCH_BIN=$sietch SIETCH_TEST_DIR=$data SIETCH_CLOUD_HYPERVISOR=$hypervisor \
@@ -71,6 +77,7 @@ trap 'rm -rf "$context"' EXIT
 go run ./examples/small/context "$context"
 "$sietch" --data-dir "$seed" build -q -t small "$context" >/dev/null
 go test -c -o "$data/acceptance.test" ./examples/acceptance
+go build -o "$data/bench.bin" ./examples/bench
 
 inside() { "$sietch" exec "$outer" -- "$@"; }
 finish() {
@@ -92,8 +99,19 @@ inside sh -c 'truncate -s 16G /data.img && mkfs.ext4 -q /data.img && mkdir -p /d
 tar -C "$seed" -cf - kernel images | "$sietch" cp - "$outer:/opt"
 "$sietch" cp "$sietch" "$outer:/usr/local/bin/sietch"
 "$sietch" cp "$data/acceptance.test" "$outer:/opt/tests/"
+"$sietch" cp "$data/bench.bin" "$outer:/opt/tests/"
 "$sietch" cp examples/acceptance/testdata "$outer:/opt/tests/"
 if [ -n "$hypervisor" ]; then "$sietch" cp "$(realpath "$hypervisor")" "$outer:/usr/local/bin/cloud-hypervisor"; fi
+
+if [ -n "${SIETCH_TEST_BENCH-}" ]; then
+	say "comparing ${monitors[*]} with KVM, in $outer"
+	inside mkdir -p /data/bench
+	inside cp -a --sparse=always /opt/kernel /opt/images /data/bench
+	"$sietch" exec -e SIETCH_DATA_DIR=/data/bench -e SIETCH_BOOT_TIMEOUT=10m "$outer" -- \
+		/opt/tests/bench.bin -sietch /usr/local/bin/sietch -image small -memory 256M \
+		-vmms "$(IFS=,; echo "${monitors[*]}")" -rounds "$SIETCH_TEST_BENCH" | tee "$results/bench.md"
+	exit
+fi
 
 failed=0
 for vmm in "${monitors[@]}"; do
