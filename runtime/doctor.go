@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -149,11 +150,15 @@ func (d *doctor) jail() {
 	}
 	name := d.engine.cgroup("doctor-" + strconv.Itoa(os.Getpid()))
 	g, err := jail.MakeGroup(name, jail.Limits{CPUs: 1, MemoryBytes: 1 << 20})
-	if err == nil && len(g.Dirs) == 0 {
-		err = errors.New("this host has none")
-	}
-	if err = errors.Join(err, jail.RemoveGroup(name)); err != nil {
+	switch err = errors.Join(err, jail.RemoveGroup(name)); {
+	case errors.Is(err, jail.ErrDenied):
 		d.say("control groups", statusNote, "", "machines run without limits on what they take of this host: %v", err)
+		return
+	case err != nil:
+		d.say("control groups", statusMissing, "", "%v", err)
+		return
+	case len(g.Unlimited) > 0:
+		d.say("control groups", statusNote, "", "machines run without a limit of %s: this host has no such controller", strings.Join(g.Unlimited, ", "))
 		return
 	}
 	d.say("control groups", statusOK, "", "CPU time, memory and number of threads of a VMM are bounded")

@@ -63,7 +63,7 @@ func makeJail(s vmm.Spec, h *findings) (*process.Jail, error) {
 }
 
 // programTrees are where distributions install QEMU and its libraries.
-var programTrees = []string{"/usr", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store"}
+var programTrees = []string{"/usr", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/gnu/store"}
 
 // libraryFiles are what the C library and others look things up in.
 var libraryFiles = []string{"/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/localtime",
