@@ -10,12 +10,17 @@ MAKEFLAGS   += --no-builtin-rules
 GO   ?= go
 # Where demo and test keep images, sandboxes and commits. Never in git.
 DATA ?= $(CURDIR)/.data
+# Where cloud-hypervisor is installed, in bin.
+PREFIX ?= /usr/local
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w
 
 GUEST_SRC := $(shell find guestinit -name '*.go' -not -name '*_test.go' -not -path 'guestinit/embedded/*')
 GUEST_ZST := guestinit/embedded/dist/guestinit.zst
+
+# Go's ./... leaves out folders that begin with a dot.
+CI_PACKAGES := ./.ci/lanes ./.ci/cloudhypervisor
 
 # Static everywhere: the guest program has no libc to meet, and bin/sietch is
 # copied to hosts whose libc is older.
@@ -35,6 +40,10 @@ $(GUEST_ZST): $(GUEST_SRC) go.mod go.sum guestinit/embedded/pack/main.go
 deps: ## install what the host lacks (Debian and Ubuntu, as root)
 	@.ci/deps
 
+.PHONY: cloud-hypervisor
+cloud-hypervisor: ## install the VMM that is faster than QEMU where KVM works (PREFIX=/usr/local)
+	@PREFIX=$(PREFIX) .ci/cloudhypervisor/install
+
 .PHONY: demo
 demo: deps build ## from nothing to a machine forked four ways, with times
 	@SIETCH=$(CURDIR)/bin/sietch SIETCH_DATA_DIR=$(DATA)/demo examples/demo/demo.sh
@@ -45,7 +54,7 @@ demo: deps build ## from nothing to a machine forked four ways, with times
 test: deps build ## every test this host can run; skips are printed with their reasons
 	@mkdir -p $(DATA)
 	@echo "== packages"
-	@$(GO) test -json -count=1 -p 2 -timeout 30m $$($(GO) list ./... | grep -v /examples/) ./.ci/lanes | $(GO) run ./.ci/lanes
+	@$(GO) test -json -count=1 -p 2 -timeout 30m $$($(GO) list ./... | grep -v /examples/) $(CI_PACKAGES) | $(GO) run ./.ci/lanes
 	@echo "== acceptance"
 	@SIETCH_BIN=$(CURDIR)/bin/sietch SIETCH_TEST_DIR=$(DATA) \
 		$(GO) test -json -count=1 -timeout 30m ./examples/... | $(GO) run ./.ci/lanes
@@ -60,8 +69,8 @@ bench-kvm: deps build ## compare the VMMs under KVM; without one, in an emulated
 
 .PHONY: check
 check: build ## vet, staticcheck, format, import arrows, documents
-	$(GO) vet ./... ./.ci/lanes
-	$(GO) tool staticcheck ./... ./.ci/lanes
+	$(GO) vet ./... $(CI_PACKAGES)
+	$(GO) tool staticcheck ./... $(CI_PACKAGES)
 	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
 		if [ -n "$$out" ]; then printf 'gofmt would change:\n%s\n' "$$out" >&2; exit 1; fi
 	$(GO) test -count=1 -run '^TestImportArrows' ./cmd/sietch
@@ -81,4 +90,4 @@ clean: ## remove what was built (DATA stays: it may hold your commits)
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile

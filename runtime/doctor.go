@@ -7,10 +7,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sietch-dev/sietch/runtime/jail"
 	"github.com/sietch-dev/sietch/runtime/vmm"
+	"github.com/sietch-dev/sietch/runtime/vmm/process"
 )
 
 const (
@@ -19,12 +23,15 @@ const (
 	statusMissing = "missing" // something does not work without it
 )
 
+const qemuProgram = "qemu-system-x86_64"
+
 // Doctor looks at the host: what is missing, and the command that mends it.
 func (e *Local) Doctor(ctx context.Context) (DoctorReport, error) {
 	d := &doctor{engine: e}
 	d.rights()
-	d.tools()
+	d.tools(e.withoutQEMU(ctx))
 	d.accelerator(ctx)
+	d.jail()
 	d.dataDir()
 	d.network(ctx)
 	d.memory()
@@ -54,10 +61,16 @@ func (d *doctor) rights() {
 	d.say("rights", statusMissing, "sudo sietch …", "root is needed for machines, networks and builds")
 }
 
+// withoutQEMU reports whether new machines do not need QEMU.
+func (e *Local) withoutQEMU(ctx context.Context) bool {
+	chosen, err := e.choose(ctx, "")
+	return err == nil && chosen.Name() == vmmCloudHypervisor
+}
+
 // tools are programs of the host, with the package that brings each.
-func (d *doctor) tools() {
+func (d *doctor) tools(withoutQEMU bool) {
 	for _, t := range []struct{ program, pkg, use string }{
-		{"qemu-system-x86_64", "qemu-system-x86", "runs the machines"},
+		{qemuProgram, "qemu-system-x86", "runs the machines"},
 		{"runc", "runc", "runs the steps of a build"},
 		{"mkfs.ext4", "e2fsprogs", "makes file systems"},
 		{"debugfs", "e2fsprogs", "makes images the same for the same input"},
@@ -69,6 +82,8 @@ func (d *doctor) tools() {
 		switch {
 		case err == nil:
 			d.say(t.program, statusOK, "", "%s", path)
+		case t.program == qemuProgram && withoutQEMU:
+			d.say(t.program, statusNote, "apt-get install -y "+t.pkg, "not on PATH; cloud-hypervisor runs the machines, but none that QEMU saved")
 		case t.program == "mmdebstrap":
 			d.say(t.program, statusNote, "apt-get install -y "+t.pkg, "not on PATH; %s", t.use)
 		default:
@@ -118,6 +133,39 @@ func (d *doctor) accelerator(ctx context.Context) {
 	}
 	d.say("vmm", statusOK, "", "new machines get %s %s, machine %s, on %s, CPU %s", id.Driver, id.Version, id.Machine, id.Accel, id.CPU)
 }
+
+// jail says what of the jail this host does not offer. Machines run without it.
+func (d *doctor) jail() {
+	switch version := process.Landlock(); {
+	case version == 0:
+		d.say("landlock", statusNote, "on kernels that have it, add landlock to lsm= on the kernel's command line",
+			"the kernel offers none: a VMM is held by its user, its root directory and its system call filter alone")
+	case version < landlockWhole:
+		d.say("landlock", statusNote, "", "version %d restricts a VMM's files; TCP takes version 4, devices 5, signals and abstract sockets 6", version)
+	default:
+		d.say("landlock", statusOK, "", "version %d restricts a VMM's files, devices, TCP, signals and abstract sockets", version)
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	name := d.engine.cgroup("doctor-" + strconv.Itoa(os.Getpid()))
+	g, err := jail.MakeGroup(name, jail.Limits{CPUs: 1, MemoryBytes: 1 << 20})
+	switch err = errors.Join(err, jail.RemoveGroup(name)); {
+	case errors.Is(err, jail.ErrDenied):
+		d.say("control groups", statusNote, "", "machines run without limits on what they take of this host: %v", err)
+		return
+	case err != nil:
+		d.say("control groups", statusMissing, "", "%v", err)
+		return
+	case len(g.Unlimited) > 0:
+		d.say("control groups", statusNote, "", "machines run without a limit of %s: this host has no such controller", strings.Join(g.Unlimited, ", "))
+		return
+	}
+	d.say("control groups", statusOK, "", "CPU time, memory and number of threads of a VMM are bounded")
+}
+
+// landlockWhole is the version of Landlock with all that is asked of it.
+const landlockWhole = 6
 
 func (d *doctor) dataDir() {
 	e := d.engine

@@ -7,14 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/branches"
 	"github.com/sietch-dev/sietch/builder"
@@ -173,7 +170,7 @@ func (e *Local) confine(r *record) (dirs func() ([]string, error)) {
 	}()
 	return func() ([]string, error) {
 		<-done
-		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+		if errors.Is(err, jail.ErrDenied) {
 			e.log.Warn("machine runs without limits", "sandbox", r.Name, "err", err)
 			return nil, nil
 		}

@@ -14,5 +14,5 @@
 //	/sietch/INSTANCE/ID
 //
 // A host that lets nobody make control groups, as inside some containers, gets
-// machines without limits; [Group.Dirs] is empty then and doctor says so.
+// machines without limits: MakeGroup says [ErrDenied] then, and doctor repeats it.
 package jail

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/cgroups/v3"
@@ -64,27 +65,49 @@ func (l Limits) memory() int64 { return l.MemoryBytes + vmmMemoryBytes }
 // Group is the control group of a sandbox.
 type Group struct {
 	// Dirs are what a process has to be moved into: one of cgroup v2, or one of
-	// each v1 hierarchy. Empty where the host allows none.
+	// each v1 hierarchy.
 	Dirs []string
+	// Unlimited are the controllers that this host does not have: cpu, memory, pids.
+	Unlimited []string
 }
+
+// ErrDenied is wrapped by the errors of a host that lets nobody make control
+// groups, as inside some containers.
+var ErrDenied = errors.New("this host allows no control groups")
 
 // MakeGroup makes the control group name, a path such as "/sietch/INSTANCE/ID",
 // or sets the limits of one that is there.
 func MakeGroup(name string, l Limits) (Group, error) {
+	make := makeLegacy
+	if cgroups.Mode() == cgroups.Unified {
+		make = makeUnified
+	}
 	var g Group
 	var err error
-	if cgroups.Mode() == cgroups.Unified {
-		g, err = makeUnified(name, l)
-	} else {
-		g, err = makeLegacy(name, l)
+	for range 5 {
+		// Whoever removes a group at this moment takes empty levels above it along.
+		if g, err = make(name, l); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
 	}
 	if err != nil {
+		if denied(err) {
+			err = fmt.Errorf("%w: %w", ErrDenied, err)
+		}
 		return Group{}, errors.Join(fmt.Errorf("make control group %s: %w", name, err), RemoveGroup(name))
 	}
 	return g, nil
 }
 
-// controllers of the v1 hierarchies that are used.
+func denied(err error) bool {
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) ||
+		errors.Is(err, cgroup1.ErrMountPointNotExist) ||
+		// The root of a container's control groups, with its processes in it: none
+		// beneath can have limits then. Of the host's own root that is not so.
+		cgroups.Mode() == cgroups.Unified && errors.Is(err, unix.EBUSY)
+}
+
+// controllers that are used; their names are the same in v1 and v2.
 var controllers = []cgroup1.Name{cgroup1.Cpu, cgroup1.Memory, cgroup1.Pids}
 
 // hierarchies are those of the controllers that this host has in v1.
@@ -110,6 +133,14 @@ func makeLegacy(name string, l Limits) (Group, error) {
 		return Group{}, err
 	}
 	var g Group
+	for _, c := range controllers {
+		if !slices.ContainsFunc(group.Subsystems(), func(s cgroup1.Subsystem) bool { return s.Name() == c }) {
+			g.Unlimited = append(g.Unlimited, string(c))
+		}
+	}
+	if len(g.Unlimited) == len(controllers) {
+		return Group{}, errNoController
+	}
 	for _, s := range group.Subsystems() {
 		if p, ok := s.(interface{ Path(string) string }); ok {
 			g.Dirs = append(g.Dirs, p.Path(name))
@@ -118,19 +149,45 @@ func makeLegacy(name string, l Limits) (Group, error) {
 	return g, nil
 }
 
+var errNoController = fmt.Errorf("no controller of CPU time, memory or tasks: %w", fs.ErrPermission)
+
 const unifiedMount = "/sys/fs/cgroup"
 
 func makeUnified(name string, l Limits) (Group, error) {
-	quota, memory, tasks, window := l.quota(), l.memory(), int64(maxTasks), uint64(period)
-	_, err := cgroup2.NewManager(unifiedMount, name, &cgroup2.Resources{
-		CPU:    &cgroup2.CPU{Max: cgroup2.NewCPUMax(&quota, &window)},
-		Memory: &cgroup2.Memory{Max: &memory},
-		Pids:   &cgroup2.Pids{Max: tasks},
-	})
+	offered, err := os.ReadFile(filepath.Join(unifiedMount, "cgroup.controllers"))
 	if err != nil {
 		return Group{}, err
 	}
-	return Group{Dirs: []string{filepath.Join(unifiedMount, name)}}, nil
+	quota, memory, tasks, window := l.quota(), l.memory(), int64(maxTasks), uint64(period)
+	// What is asked of a controller that is not there fails for all of them.
+	var enable []string
+	g, r := Group{Dirs: []string{filepath.Join(unifiedMount, name)}}, new(cgroup2.Resources)
+	for _, c := range controllers {
+		if !slices.Contains(strings.Fields(string(offered)), string(c)) {
+			g.Unlimited = append(g.Unlimited, string(c))
+			continue
+		}
+		enable = append(enable, "+"+string(c))
+		switch c {
+		case cgroup1.Cpu:
+			r.CPU = &cgroup2.CPU{Max: cgroup2.NewCPUMax(&quota, &window)}
+		case cgroup1.Memory:
+			r.Memory = &cgroup2.Memory{Max: &memory}
+		case cgroup1.Pids:
+			r.Pids = &cgroup2.Pids{Max: tasks}
+		}
+	}
+	if len(g.Unlimited) == len(controllers) {
+		return Group{}, errNoController
+	}
+	// The manager does this at every level, and tells what the last one said.
+	if err := os.WriteFile(filepath.Join(unifiedMount, "cgroup.subtree_control"), []byte(strings.Join(enable, " ")), 0); err != nil {
+		return Group{}, err
+	}
+	if _, err := cgroup2.NewManager(unifiedMount, name, r); err != nil {
+		return Group{}, err
+	}
+	return g, nil
 }
 
 // RemoveGroup removes a control group whose processes have ended, and the levels

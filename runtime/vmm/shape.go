@@ -46,6 +46,22 @@ func ShapeOf(s Spec, id Identity) (Shape, error) {
 	return h, nil
 }
 
+// NewShape describes the machine that s is about to make, in its run directory
+// too. It refuses one that cannot load the state it is to go on from; version is
+// as for Load.
+func NewShape(s Spec, id Identity, version func(string) string) (Shape, error) {
+	h, err := ShapeOf(s, id)
+	if err != nil {
+		return h, err
+	}
+	if s.Restore != nil {
+		if err := h.CheckSaved(*s.Restore, version); err != nil {
+			return h, err
+		}
+	}
+	return h, h.Write(s.RunDir)
+}
+
 // Load says why state saved by a machine of shape saved cannot be loaded into
 // one of shape h: all reasons, wrapped in ErrIncompatible. Versions are compared
 // after version has cut off what does not matter to the driver.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sietch-dev/sietch/runtime/testlane"
 	"github.com/sietch-dev/sietch/runtime/vmm"
+	"github.com/sietch-dev/sietch/runtime/vmm/vmmtest"
 )
 
 // serveAPI answers each request with what f writes for it.
@@ -146,7 +147,7 @@ func TestConfigIsUnderstood(t *testing.T) {
 	}
 	s := fakeSpec(t)
 	s.Cmdline = "quiet"
-	s.NetNS = namespace(t, "tap0")
+	s.NetNS = vmmtest.Namespace(t, "tap0")
 	s.NIC = &vmm.NIC{ID: "net0", Tap: "tap0", MAC: "02:73:69:65:74:63"}
 	t.Run("free", func(t *testing.T) { testConfigIsUnderstood(t, s) })
 	s.Jail = &vmm.Jail{UID: 64999, GID: 64998}

@@ -41,7 +41,10 @@
 // read-only mounts. That takes root, and a file system with id-mapped mounts
 // (ext4 and xfs since Linux 5.12, btrfs 5.15, tmpfs 6.3) for files that the user may
 // not open by their mode. States pass through the directory "vmm" in the run
-// directory, which belongs to the VMM's user and is not trusted. The seccomp
+// directory, which belongs to the VMM's user and is not trusted. Landlock, where
+// the kernel has it, says the same once more; it is put on by us before the VMM
+// starts and not by its own --landlock, which comes after it has read its
+// configuration. The seccomp
 // filters are cloud-hypervisor's own, with and without a jail.
 //
 // # Concurrency

@@ -3,6 +3,7 @@ package cloudhypervisor
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -251,6 +252,14 @@ func (f *fakeVMM) do(what string, body []byte, files []*os.File) (any, error) {
 		return nil
 	}
 	switch what {
+	case "PUT fake.listen": // what a VMM has no business to do
+		var plain net.ListenConfig
+		plain.SetMultipathTCP(false) // which Landlock does not know about
+		l, err := plain.Listen(context.Background(), "tcp4", "127.0.0.1:0")
+		if err == nil {
+			err = l.Close()
+		}
+		return nil, err
 	case "GET vmm.ping":
 		return map[string]string{"version": f.order("version", "53.0.0")}, nil
 	case "GET vm.info":

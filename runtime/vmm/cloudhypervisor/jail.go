@@ -4,7 +4,6 @@ import (
 	"debug/elf"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -110,16 +109,37 @@ var devices = []struct {
 	major, minor uint32
 }{{"kvm", 10, 232}, {"urandom", 1, 9}, {"null", 1, 3}}
 
-// start starts cmd in the jail. The calling thread is given up for it.
-func (j *jail) start(cmd *exec.Cmd) error {
-	if err := j.enter(); err != nil {
-		return fmt.Errorf("make jail: %w", err)
-	}
-	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(j.UID), Gid: uint32(j.GID), Groups: []uint32{}}
-	return process.StartWithoutCore(cmd)
+// credential is the user a VMM is born as.
+func (j *jail) credential() *syscall.Credential {
+	return &syscall.Credential{Uid: uint32(j.UID), Gid: uint32(j.GID), Groups: []uint32{}}
 }
 
-func (j *jail) enter() error {
+// files are the rights of each entry once more, for a kernel with Landlock: then
+// they hold for whatever else a mount namespace could come to show.
+func (j *jail) files() process.Files {
+	f := process.Files{Control: []string{"/dev/kvm"}, Read: []string{"/dev/urandom"}, Write: []string{"/dev/null"}}
+	for _, e := range j.entries {
+		switch e.kind {
+		case readFile:
+			f.Read = append(f.Read, e.path)
+		case writeFile:
+			f.Write = append(f.Write, e.path)
+		case runFile, publicDir:
+			f.Run = append(f.Run, e.path)
+		case ownedDir:
+			f.Make = append(f.Make, e.path)
+		}
+	}
+	return f
+}
+
+// enter makes the jail and takes the calling thread into it, for good.
+func (j *jail) enter() (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("make jail: %w", err)
+		}
+	}()
 	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWIPC); err != nil {
 		return fmt.Errorf("make mount namespace: %w", err)
 	}

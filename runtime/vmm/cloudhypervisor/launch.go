@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,16 +41,8 @@ func (d *Driver) launch(ctx context.Context, s vmm.Spec) (*machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	sh, err := vmm.ShapeOf(s, h.identity())
+	sh, err := vmm.NewShape(s, h.identity(), majorVersion)
 	if err != nil {
-		return nil, err
-	}
-	if s.Restore != nil {
-		if err := sh.CheckSaved(*s.Restore, majorVersion); err != nil {
-			return nil, err
-		}
-	}
-	if err := sh.Write(s.RunDir); err != nil {
 		return nil, err
 	}
 	own, err := makeOwnDir(s)
@@ -91,7 +82,7 @@ func (d *Driver) launch(ctx context.Context, s vmm.Spec) (*machine, error) {
 // explain adds to the error of a launch what the VMM said itself, which is better
 // than how its end was noticed.
 func (m *machine) explain(err error) error {
-	if errors.Is(err, vmm.ErrGone) && m.endsSoon(context.Background()) && m.proc.Err() != nil {
+	if errors.Is(err, vmm.ErrGone) && m.proc.EndsSoon(context.Background()) && m.proc.Err() != nil {
 		return m.proc.Err()
 	}
 	return process.WithLastWords(err, m.logPath())
@@ -108,9 +99,8 @@ func check(s vmm.Spec) error {
 	return nil
 }
 
-// start runs cloud-hypervisor, detached from this process: in a session of its
-// own and with nothing inherited but what it needs. It has no machine yet. The
-// tap is nil without a network card.
+// start runs cloud-hypervisor. It has no machine yet. The tap is nil without a
+// network card.
 func start(ctx context.Context, s vmm.Spec, h *findings, c *console) (_ *process.Process, tap *os.File, err error) {
 	var open []*os.File
 	defer func() {
@@ -121,9 +111,7 @@ func start(ctx context.Context, s vmm.Spec, h *findings, c *console) (_ *process
 			tap.Close()
 		}
 	}()
-	// The socket is there and listens before cloud-hypervisor runs, so that
-	// connecting needs no polling, and ends at once when it does.
-	socket, err := listen(filepath.Join(s.RunDir, socketName))
+	socket, err := process.Listen(filepath.Join(s.RunDir, socketName))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -137,16 +125,10 @@ func start(ctx context.Context, s vmm.Spec, h *findings, c *console) (_ *process
 		}
 		open, logs = append(open, f), append(logs, f)
 	}
-
-	attr := &syscall.SysProcAttr{Setsid: true}
-	var j *jail
-	if s.Jail != nil {
-		if j, err = makeJail(s, h.binary, c); err != nil {
-			return nil, nil, fmt.Errorf("make jail: %w", err)
+	if s.NIC != nil {
+		if tap, err = process.OpenTap(s.NetNS, s.NIC.Tap); err != nil {
+			return nil, nil, err
 		}
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, nil, err
 	}
 	cmd := exec.Command(h.binary,
 		// The path is there to be read: by a person, and by who looks for what
@@ -154,53 +136,22 @@ func start(ctx context.Context, s vmm.Spec, h *findings, c *console) (_ *process
 		"--api-socket", "path="+filepath.Join(s.RunDir, socketName)+",fd=3",
 		"--event-monitor", "fd=4",
 		"--seccomp", "true")
-	cmd.Dir = "/"
-	cmd.Env = process.Environ(s.RunDir)
 	cmd.Stdout, cmd.Stderr = logs[0], logs[1]
 	cmd.ExtraFiles = []*os.File{socket, logs[2]} // 3 and 4
-	cmd.SysProcAttr = attr
-	err = process.InNetNS(s.NetNS, func() (err error) {
-		if s.NIC != nil {
-			if tap, err = process.OpenTap(s.NIC.Tap); err != nil {
-				return err
-			}
+	var confined *process.Jail
+	if s.Jail != nil {
+		j, err := makeJail(s, h.binary, c)
+		if err != nil {
+			return nil, tap, fmt.Errorf("make jail: %w", err)
 		}
-		if j == nil {
-			return cmd.Start()
-		}
-		if s.NetNS != "" {
-			return j.start(cmd) // this thread is nobody else's
-		}
-		return process.OnOwnThread(func() error { return j.start(cmd) })
-	})
-	if err != nil {
-		return nil, tap, fmt.Errorf("start cloud-hypervisor: %w", err)
+		confined = &process.Jail{Cgroups: s.Jail.Cgroups, Enter: j.enter, Files: j.files()}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: j.credential()}
 	}
-	p, err := process.Adopt(cmd, log)
-	if err != nil {
+	if err := ctx.Err(); err != nil {
 		return nil, tap, err
 	}
-	if s.Jail != nil {
-		// cloud-hypervisor starts up meanwhile. It has no guest before it is told.
-		if err := p.Join(s.Jail.Cgroups); err != nil {
-			return nil, tap, errors.Join(err, p.Kill())
-		}
-	}
-	return p, tap, nil
-}
-
-// listen makes the socket of the API. A stale one of an earlier launch is removed.
-func listen(path string) (*os.File, error) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, fmt.Errorf("make API socket: %w", err)
-	}
-	l.SetUnlinkOnClose(false)
-	f, err := l.File()
-	return f, errors.Join(err, l.Close())
+	p, err := process.Command{Cmd: cmd, RunDir: s.RunDir, Log: log, NetNS: s.NetNS, Jail: confined}.Start()
+	return p, tap, err
 }
 
 // bringUp makes the machine in a process that has none.

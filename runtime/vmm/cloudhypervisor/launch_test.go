@@ -12,6 +12,7 @@ import (
 
 	"github.com/sietch-dev/sietch/runtime/testlane"
 	"github.com/sietch-dev/sietch/runtime/vmm"
+	"github.com/sietch-dev/sietch/runtime/vmm/vmmtest"
 )
 
 // saveFake launches a machine of a fake and returns a saved state of it.
@@ -69,7 +70,7 @@ func TestLaunchFailsAtEachStep(t *testing.T) {
 			}
 			if s.NIC = c.nic; s.NIC != nil {
 				testlane.Need(t, testlane.Root)
-				s.NetNS = namespace(t, s.NIC.Tap)
+				s.NetNS = vmmtest.Namespace(t, s.NIC.Tap)
 			}
 			if err := os.WriteFile(s.ConsoleLog, []byte("earlier\n"), 0o600); err != nil {
 				t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,16 +31,9 @@ var _ vmm.Machine = (*machine)(nil)
 
 // Attach adopts a machine launched by this or another process.
 func (d *Driver) Attach(ctx context.Context, h vmm.Handle) (vmm.Machine, error) {
-	if h.Driver != driverName {
-		return nil, fmt.Errorf("attach to machine: its driver is %q, not %q", h.Driver, driverName)
-	}
-	p, err := process.Find(h, filepath.Join(h.RunDir, logName))
+	p, sh, err := process.Attach(h, driverName, logName)
 	if err != nil {
-		return nil, fmt.Errorf("attach to machine of process %d: %w", h.PID, err)
-	}
-	sh, err := vmm.ReadShape(h.RunDir)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("attach to machine of process %d: %w", h.PID, err), p.Release())
+		return nil, err
 	}
 	return &machine{proc: p, shape: sh, handle: h, log: d.opts.Logger}, nil
 }
@@ -87,22 +79,10 @@ func (m *machine) logPath() string { return filepath.Join(m.handle.RunDir, logNa
 // ask runs f, which talks to the VMM. m.mu is held. A machine that ends meanwhile
 // gives vmm.ErrGone.
 func (m *machine) ask(ctx context.Context, f func(context.Context, api) error) error {
-	select {
-	case <-m.proc.Done():
-		return vmm.ErrGone
-	default:
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() { // ends with ctx at the latest
-		select {
-		case <-m.proc.Done():
-			cancel(vmm.ErrGone)
-		case <-ctx.Done():
-		}
-	}()
-	err := f(ctx, api{filepath.Join(m.handle.RunDir, socketName)})
-	if err != nil && (m.proc.Ending() || hungUp(err) && m.endsSoon(ctx)) {
+	err := m.proc.During(ctx, func(ctx context.Context) error {
+		return f(ctx, api{filepath.Join(m.handle.RunDir, socketName)})
+	})
+	if err != nil && !errors.Is(err, vmm.ErrGone) && hungUp(err) && m.proc.EndsSoon(ctx) {
 		return errors.Join(vmm.ErrGone, err)
 	}
 	return err
@@ -118,29 +98,18 @@ func hungUp(err error) bool {
 	return false
 }
 
-// endingTime is how long after its connections the end of a process may be
-// noticed.
-const endingTime = time.Second
-
-// endsSoon waits for the end of a process that is ending.
-func (m *machine) endsSoon(ctx context.Context) bool {
-	select {
-	case <-m.proc.Done():
-		return true
-	case <-ctx.Done():
-	case <-time.After(endingTime):
-	}
-	return false
-}
-
 // operate is ask for an operation of its own.
 func (m *machine) operate(ctx context.Context, verb string, f func(context.Context, api) error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.ask(ctx, f); err != nil {
-		return fmt.Errorf("%s machine of process %d: %w", verb, m.handle.PID, err)
+	return m.failed(verb, m.ask(ctx, f))
+}
+
+func (m *machine) failed(verb string, err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%s machine of process %d: %w", verb, m.handle.PID, err)
 }
 
 // become asks for a transition. That to the state the machine is in already is
@@ -287,10 +256,5 @@ func (m *machine) Shutdown(ctx context.Context) error {
 	if err != nil && !errors.Is(err, vmm.ErrGone) {
 		m.log.Debug("power button was not pressed", "pid", m.handle.PID, "err", err)
 	}
-	select {
-	case <-m.proc.Done():
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("shut down machine of process %d: %w", m.handle.PID, errors.Join(ctx.Err(), m.proc.Kill()))
-	}
+	return m.failed("shut down", m.proc.AwaitEnd(ctx))
 }

@@ -49,9 +49,18 @@ func OnOwnThread(f func() error) error {
 	return <-done
 }
 
-// OpenTap attaches to an existing tap of the calling thread's namespace. A VMM
-// that is given the descriptor needs neither /dev/net/tun nor any capability.
-func OpenTap(name string) (_ *os.File, err error) {
+// OpenTap attaches to an existing tap of the network namespace at path; an empty
+// path means the caller's. A VMM that is given the descriptor needs neither
+// /dev/net/tun nor any capability.
+func OpenTap(path, name string) (tap *os.File, err error) {
+	err = InNetNS(path, func() (err error) {
+		tap, err = openTap(name)
+		return err
+	})
+	return tap, err
+}
+
+func openTap(name string) (_ *os.File, err error) {
 	// Attaching to a name that does not exist would make a new tap.
 	if err := linkExists(name); err != nil {
 		return nil, fmt.Errorf("find tap %s: %w", name, err)

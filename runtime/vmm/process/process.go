@@ -2,6 +2,7 @@ package process
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -14,7 +15,6 @@ import (
 	"time"
 	"unsafe"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/runtime/vmm"
@@ -109,6 +109,23 @@ func Find(h vmm.Handle, log string) (*Process, error) {
 	return p, nil
 }
 
+// Attach is Find for the machine of a driver, with its shape. log is the name of
+// the file in the run directory that has its last words.
+func Attach(h vmm.Handle, driver, log string) (*Process, vmm.Shape, error) {
+	if h.Driver != driver {
+		return nil, vmm.Shape{}, fmt.Errorf("attach to machine: its driver is %q, not %q", h.Driver, driver)
+	}
+	p, err := Find(h, filepath.Join(h.RunDir, log))
+	if err != nil {
+		return nil, vmm.Shape{}, fmt.Errorf("attach to machine of process %d: %w", h.PID, err)
+	}
+	shape, err := vmm.ReadShape(h.RunDir)
+	if err != nil {
+		return nil, vmm.Shape{}, errors.Join(fmt.Errorf("attach to machine of process %d: %w", h.PID, err), p.Release())
+	}
+	return p, shape, nil
+}
+
 // watch waits for the end of another's child.
 func (p *Process) watch(log string) {
 	go func() {
@@ -160,53 +177,54 @@ func (p *Process) Release() error {
 	return nil
 }
 
-// Confine moves a process just started into control groups and takes from it
-// what a VMM never needs: to leave a core, which would be the guest's memory in
-// a file. One that has ended already is nobody's worry here: why it did is for
-// whoever talks to it next.
-func (p *Process) Confine(cgroups []string) error {
-	if err := unix.Prlimit(p.pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil); err != nil && err != unix.ESRCH {
-		return fmt.Errorf("limit VMM: %w", err)
+// During runs f, which talks to the VMM, with a context that ends with the
+// process too. When that is why f failed, its error wraps vmm.ErrGone.
+func (p *Process) During(ctx context.Context, f func(context.Context) error) error {
+	select {
+	case <-p.done:
+		return vmm.ErrGone
+	default:
 	}
-	return p.Join(cgroups)
-}
-
-// Join moves a process into control groups, given by their directories. As with
-// Confine, one that has ended is no error.
-func (p *Process) Join(cgroups []string) error {
-	var g errgroup.Group
-	for _, dir := range cgroups {
-		g.Go(func() error { // each waits for all CPUs to notice
-			return os.WriteFile(filepath.Join(dir, "cgroup.procs"), strconv.AppendInt(nil, int64(p.pid), 10), 0)
-		})
-	}
-	if err := g.Wait(); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("move VMM into its control group: %w", err)
-	}
-	return nil
-}
-
-// starting is held while this process's own limits are those of a child.
-var starting sync.Mutex
-
-// StartWithoutCore starts a command that leaves no core. It is for those that
-// begin as another user: their limits are not Confine's to change any more. For
-// the time of the start, this process leaves none either.
-func StartWithoutCore(cmd *exec.Cmd) (err error) {
-	starting.Lock()
-	defer starting.Unlock()
-	var own unix.Rlimit
-	if err := unix.Prlimit(0, unix.RLIMIT_CORE, nil, &own); err != nil {
-		return fmt.Errorf("look at limits: %w", err)
-	}
-	if err := unix.Prlimit(0, unix.RLIMIT_CORE, &unix.Rlimit{Max: own.Max}, nil); err != nil {
-		return fmt.Errorf("limit VMM: %w", err)
-	}
-	defer func() {
-		// Nothing can be said against going back to what was allowed before.
-		unix.Prlimit(0, unix.RLIMIT_CORE, &own, nil)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() { // ends with ctx at the latest
+		select {
+		case <-p.done:
+			cancel(vmm.ErrGone)
+		case <-ctx.Done():
+		}
 	}()
-	return cmd.Start()
+	err := f(ctx)
+	if err != nil && p.Ending() {
+		return errors.Join(vmm.ErrGone, err)
+	}
+	return err
+}
+
+// endingTime is how long after its connections the end of a process may be
+// noticed.
+const endingTime = time.Second
+
+// EndsSoon waits, a second at most, for the end of a process that is ending.
+func (p *Process) EndsSoon(ctx context.Context) bool {
+	select {
+	case <-p.done:
+		return true
+	case <-ctx.Done():
+	case <-time.After(endingTime):
+	}
+	return false
+}
+
+// AwaitEnd waits for the end of a process that was asked to end, and kills it
+// when ctx ends first: that is an error then.
+func (p *Process) AwaitEnd(ctx context.Context) error {
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		return errors.Join(ctx.Err(), p.Kill())
+	}
 }
 
 // PID is the process id.

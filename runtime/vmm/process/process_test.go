@@ -238,7 +238,7 @@ func TestStartWithoutCore(t *testing.T) {
 	defer unix.Prlimit(0, unix.RLIMIT_CORE, &before, nil)
 	for range 4 {
 		cmd := exec.Command("/bin/sleep", "60")
-		if err := StartWithoutCore(cmd); err != nil {
+		if err := startWithoutCore(cmd); err != nil {
 			t.Fatal(err)
 		}
 		if l := limit(cmd.Process.Pid); l.Cur != 0 {
@@ -247,7 +247,7 @@ func TestStartWithoutCore(t *testing.T) {
 		cmd.Process.Kill()
 		cmd.Wait()
 	}
-	if err := StartWithoutCore(exec.Command("/nonexistent")); err == nil {
+	if err := startWithoutCore(exec.Command("/nonexistent")); err == nil {
 		t.Error("started what is not there")
 	}
 	if got := limit(0); got != want {

@@ -39,7 +39,7 @@ func arguments(s vmm.Spec, h findings, fd descriptors) []string {
 	arg("-no-reboot") // a guest that restarts ends: the caller boots it anew
 	arg("-msg", "timestamp=off")
 	// Also what makes the run directory findable in the process list.
-	arg("-pidfile", filepath.Join(s.RunDir, "pid"))
+	arg("-pidfile", filepath.Join(s.RunDir, pidName))
 
 	arg("-machine", "microvm", "memory-backend=ram",
 		"acpi=on",                                      // how a distribution kernel finds virtio-mmio devices
@@ -131,9 +131,6 @@ const (
 	// maxDevices are the slots left beside console and entropy.
 	maxDevices = virtioSlots - 2
 )
-
-// jailRoot is the empty directory a jailed QEMU lives in.
-func jailRoot(runDir string) string { return filepath.Join(runDir, "root") }
 
 // diskAIO: with buffered I/O QEMU's own threads are as fast as io_uring for
 // what a guest does, and need no further system calls allowed.

@@ -16,7 +16,8 @@
 //     devices it was, and Launch refuses others.
 //   - QEMU opens every file before it gives up its privileges and lives in an
 //     empty root directory afterwards (with Spec.Jail). Files needed later are
-//     handed over the QMP socket.
+//     handed over the QMP socket. Landlock, where the kernel has it, holds it to
+//     those files and its own installation from the start.
 //   - One failed step of a launch leaves no process.
 //
 // # Concurrency

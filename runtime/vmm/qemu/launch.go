@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/sietch-dev/sietch/runtime/vmm"
@@ -19,10 +17,8 @@ import (
 const (
 	monitorName = "qmp.sock"
 	logName     = "vmm.log" // QEMU's own output
+	pidName     = "pid"
 )
-
-// endingTime is what a process that fails to start is given to be gone.
-const endingTime = time.Second
 
 // Launch starts a machine.
 func (d *Driver) Launch(ctx context.Context, s vmm.Spec) (_ vmm.Machine, err error) {
@@ -38,16 +34,8 @@ func (d *Driver) Launch(ctx context.Context, s vmm.Spec) (_ vmm.Machine, err err
 	if err != nil {
 		return nil, err
 	}
-	sh, err := vmm.ShapeOf(s, h.identity())
+	sh, err := vmm.NewShape(s, h.identity(), minorVersion)
 	if err != nil {
-		return nil, err
-	}
-	if s.Restore != nil {
-		if err := sh.CheckSaved(*s.Restore, minorVersion); err != nil {
-			return nil, err
-		}
-	}
-	if err := sh.Write(s.RunDir); err != nil {
 		return nil, err
 	}
 	p, err := start(ctx, s, h)
@@ -65,12 +53,8 @@ func (d *Driver) Launch(ctx context.Context, s vmm.Spec) (_ vmm.Machine, err err
 	if ctx.Err() == nil {
 		// A connection breaks a moment before the process can be waited for, and
 		// what QEMU said itself is better than how its end was noticed.
-		select {
-		case <-p.Done():
-			if p.Err() != nil {
-				return nil, p.Err()
-			}
-		case <-time.After(endingTime):
+		if p.EndsSoon(ctx) && p.Err() != nil {
+			return nil, p.Err()
 		}
 		err = process.WithLastWords(err, m.logPath())
 	}
@@ -99,8 +83,7 @@ func check(s vmm.Spec) error {
 	return nil
 }
 
-// start runs QEMU, detached from this process: in a session of its own and with
-// nothing inherited but what it needs.
+// start runs QEMU with the files it needs open.
 func start(ctx context.Context, s vmm.Spec, h *findings) (_ *process.Process, err error) {
 	var files inherited
 	defer func() {
@@ -109,9 +92,7 @@ func start(ctx context.Context, s vmm.Spec, h *findings) (_ *process.Process, er
 		}
 	}()
 	var fd descriptors
-	// The socket is there and listens before QEMU runs, so that connecting needs
-	// no polling, and ends at once when QEMU does.
-	monitor, err := listen(filepath.Join(s.RunDir, monitorName))
+	monitor, err := process.Listen(filepath.Join(s.RunDir, monitorName))
 	if err != nil {
 		return nil, err
 	}
@@ -123,68 +104,40 @@ func start(ctx context.Context, s vmm.Spec, h *findings) (_ *process.Process, er
 		}
 		fd.state = files.add(state)
 	}
+	if s.NIC != nil {
+		tap, err := process.OpenTap(s.NetNS, s.NIC.Tap)
+		if err != nil {
+			return nil, err
+		}
+		fd.tap = files.add(tap)
+	}
 	log := filepath.Join(s.RunDir, logName)
-	output, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	output, err := openLog(log)
 	if err != nil {
-		return nil, fmt.Errorf("open log of QEMU: %w", err)
+		return nil, err
 	}
 	defer output.Close()
-
-	attr := &syscall.SysProcAttr{Setsid: true}
+	var jail *process.Jail
 	if s.Jail != nil {
-		if err := os.Mkdir(jailRoot(s.RunDir), 0o555); err != nil && !errors.Is(err, os.ErrExist) {
-			return nil, fmt.Errorf("make root directory of QEMU: %w", err)
+		if jail, err = makeJail(s, h); err != nil {
+			return nil, err
 		}
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	var cmd *exec.Cmd
-	err = process.InNetNS(s.NetNS, func() error {
-		if s.NIC != nil {
-			tap, err := process.OpenTap(s.NIC.Tap)
-			if err != nil {
-				return err
-			}
-			fd.tap = files.add(tap)
-		}
-		cmd = exec.Command(h.binary, arguments(s, *h, fd)...)
-		cmd.Dir = "/"
-		cmd.Env = process.Environ(s.RunDir)
-		cmd.Stdout, cmd.Stderr = output, output
-		cmd.ExtraFiles = files
-		cmd.SysProcAttr = attr
-		return cmd.Start()
-	})
-	if err != nil {
-		return nil, fmt.Errorf("start QEMU: %w", err)
-	}
-	p, err := process.Adopt(cmd, log)
-	if err != nil {
-		return nil, err
-	}
-	if s.Jail != nil {
-		// QEMU starts up meanwhile. Nothing of the guest runs before the monitor has
-		// been asked.
-		if err := p.Confine(s.Jail.Cgroups); err != nil {
-			return nil, errors.Join(err, p.Kill())
-		}
-	}
-	return p, nil
+	cmd := exec.Command(h.binary, arguments(s, *h, fd)...)
+	cmd.Stdout, cmd.Stderr = output, output
+	cmd.ExtraFiles = files
+	return process.Command{Cmd: cmd, RunDir: s.RunDir, Log: log, NetNS: s.NetNS, Jail: jail}.Start()
 }
 
-// listen makes the monitor's socket. A stale one of an earlier launch is removed.
-func listen(path string) (*os.File, error) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+func openLog(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("make monitor socket: %w", err)
+		return nil, fmt.Errorf("open log of QEMU: %w", err)
 	}
-	l.SetUnlinkOnClose(false)
-	f, err := l.File()
-	return f, errors.Join(err, l.Close())
+	return f, nil
 }
 
 // stateSteps are the run states a machine passes on the way to another one.

@@ -35,16 +35,9 @@ var _ vmm.Machine = (*machine)(nil)
 
 // Attach adopts a machine launched by this or another process.
 func (d *Driver) Attach(ctx context.Context, h vmm.Handle) (vmm.Machine, error) {
-	if h.Driver != driverName {
-		return nil, fmt.Errorf("attach to machine: its driver is %q, not %q", h.Driver, driverName)
-	}
-	p, err := process.Find(h, filepath.Join(h.RunDir, logName))
+	p, sh, err := process.Attach(h, driverName, logName)
 	if err != nil {
-		return nil, fmt.Errorf("attach to machine of process %d: %w", h.PID, err)
-	}
-	sh, err := vmm.ReadShape(h.RunDir)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("attach to machine of process %d: %w", h.PID, err), p.Release())
+		return nil, err
 	}
 	return &machine{proc: p, shape: sh, handle: h, log: d.opts.Logger}, nil
 }
@@ -64,30 +57,19 @@ const lingerTime = 100 * time.Millisecond
 
 // monitor runs f with a connection to QEMU. m.mu is held. A machine that ends
 // meanwhile gives vmm.ErrGone.
-func (m *machine) monitor(ctx context.Context, f func(*qmp) error) (err error) {
-	select {
-	case <-m.proc.Done():
-		return errors.Join(vmm.ErrGone, m.hangUp())
-	default:
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() { // ends with ctx at the latest
-		select {
-		case <-m.proc.Done():
-			cancel(vmm.ErrGone)
-		case <-ctx.Done():
+func (m *machine) monitor(ctx context.Context, f func(*qmp) error) error {
+	err := m.proc.During(ctx, func(ctx context.Context) (err error) {
+		if m.line != nil && !m.linger.Stop() {
+			err = m.hangUp() // its time is up, the timer only waits for m.mu
 		}
-	}()
-	if m.line != nil && !m.linger.Stop() {
-		err = m.hangUp() // its time is up, the timer only waits for m.mu
-	}
-	if m.line == nil && err == nil {
-		m.line, err = dialQMP(ctx, filepath.Join(m.handle.RunDir, monitorName))
-	}
-	if err == nil {
-		err = f(m.line)
-	}
+		if m.line == nil && err == nil {
+			m.line, err = dialQMP(ctx, filepath.Join(m.handle.RunDir, monitorName))
+		}
+		if err == nil {
+			err = f(m.line)
+		}
+		return err
+	})
 	var answered *qmpError
 	if err != nil && !errors.As(err, &answered) {
 		// The answer to what was asked may still come: of no use any more.
@@ -101,9 +83,6 @@ func (m *machine) monitor(ctx context.Context, f func(*qmp) error) (err error) {
 				m.hangUp()
 			}
 		})
-	}
-	if err != nil && m.proc.Ending() {
-		return errors.Join(vmm.ErrGone, err)
 	}
 	return err
 }
@@ -260,10 +239,5 @@ func (m *machine) Shutdown(ctx context.Context) error {
 	if err != nil && !errors.Is(err, vmm.ErrGone) {
 		m.log.Debug("power button was not pressed", "pid", m.handle.PID, "err", err)
 	}
-	select {
-	case <-m.proc.Done():
-		return nil
-	case <-ctx.Done():
-		return m.failed("shut down", errors.Join(ctx.Err(), m.proc.Kill()))
-	}
+	return m.failed("shut down", m.proc.AwaitEnd(ctx))
 }

@@ -1,4 +1,4 @@
-package cloudhypervisor
+package vmmtest
 
 import (
 	"fmt"
@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespace makes a network namespace with a tap and returns its path.
-func namespace(t *testing.T, tap string) string {
+// Namespace makes a network namespace with a tap, for as long as the test runs,
+// and returns its path. It needs root.
+func Namespace(t testing.TB, tap string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "net")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
