@@ -6,11 +6,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/guestinit/proto"
 	"github.com/sietch-dev/sietch/runtime/agent"
@@ -122,7 +119,7 @@ func (e *Local) Resize(ctx context.Context, q ResizeRequest) (Sandbox, error) {
 // setLimits sets the limits of a sandbox's control group, where the host has any.
 func (e *Local) setLimits(r *record) error {
 	_, err := jail.MakeGroup(e.cgroup(r.ID), r.Machine.limits())
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+	if errors.Is(err, jail.ErrDenied) {
 		return nil
 	}
 	return hostError(err)

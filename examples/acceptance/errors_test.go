@@ -180,7 +180,7 @@ func TestHostLacks(t *testing.T) {
 	r.remove(t, r.runSmall(t)) // the kernel is there: what is missing below is the rest
 
 	t.Run("qemu", func(t *testing.T) {
-		bare := &repo{dir: r.dir, env: []string{"PATH=" + t.TempDir()}}
+		bare := &repo{dir: r.dir, env: []string{"SIETCH_VMM=qemu", "PATH=" + t.TempDir()}}
 		bare.fails(t, 1, []string{"qemu-system-x86_64", "hint", "apt"}, "run", "small")
 	})
 
@@ -206,7 +206,7 @@ func TestHostLacks(t *testing.T) {
 
 	t.Run("a VMM that lives", func(t *testing.T) {
 		fake := fakeQEMU(t, `echo "qemu: the sky is falling" >&2; exit 1`)
-		dying := &repo{dir: r.dir, env: []string{"PATH=" + fake + ":" + os.Getenv("PATH")}}
+		dying := &repo{dir: r.dir, env: []string{"SIETCH_VMM=qemu", "PATH=" + fake + ":" + os.Getenv("PATH")}}
 		dying.fails(t, 1, []string{"the sky is falling"}, "run", "--name", fresh("dead"), "small")
 	})
 
@@ -221,7 +221,7 @@ while [ $# -gt 0 ]; do
 done
 exec "$real" "${args[@]}"`)
 		limit := within(20 * time.Second)
-		mute := &repo{dir: r.dir, env: []string{"PATH=" + fake + ":" + os.Getenv("PATH"), "SIETCH_BOOT_TIMEOUT=" + limit.String()}}
+		mute := &repo{dir: r.dir, env: []string{"SIETCH_VMM=qemu", "PATH=" + fake + ":" + os.Getenv("PATH"), "SIETCH_BOOT_TIMEOUT=" + limit.String()}}
 		res := mute.fails(t, 1, []string{"Kernel panic"}, "run", "--name", fresh("mute"), "small")
 		if res.took > 3*limit {
 			t.Errorf("a boot time limit of %s took %s", limit, res.took)
