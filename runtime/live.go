@@ -128,4 +128,5 @@ type Event struct {
 	Commit  string `json:"commit,omitempty"`
 	Image   string `json:"image,omitempty"`
 	Ref     string `json:"ref,omitempty"`
+	Port    *Port  `json:"port,omitempty"`
 }

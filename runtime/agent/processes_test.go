@@ -136,7 +136,7 @@ func TestBackgroundFollow(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	// A follower that leaves disturbs nobody.
-	q := r.start(t, shell("while :; do echo y; done"))
+	q := r.start(t, proto.ExecRequest{Args: []string{"yes"}})
 	ctx, cancel := context.WithCancel(t.Context())
 	var seen counter
 	seen.after, seen.then = 1<<20, cancel
