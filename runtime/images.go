@@ -14,14 +14,18 @@ import (
 
 // Build makes an image from a Dockerfile.
 func (e *Local) Build(ctx context.Context, q BuildRequest) (Image, error) {
-	dir := q.ContextDir
 	switch {
-	case dir == "" && q.Context == nil:
+	case q.ContextDir == "" && q.Context == nil:
 		return Image{}, usage("", "no build context given")
-	case dir != "" && q.Context != nil:
+	case q.ContextDir != "" && q.Context != nil:
 		return Image{}, usage("", "two build contexts given: a directory and a stream")
-	case dir == "":
-		dir = "-" // the builder's name for a stream
+	case q.Context != nil:
+		tmp, dockerfile, err := e.unpackContext(ctx, q)
+		if err != nil {
+			return Image{}, err
+		}
+		defer tmp.remove()
+		q.ContextDir, q.Dockerfile = tmp.path("context"), dockerfile
 	}
 	secrets := make([]builder.Secret, len(q.Secrets))
 	for i, s := range q.Secrets {
@@ -29,7 +33,7 @@ func (e *Local) Build(ctx context.Context, q BuildRequest) (Image, error) {
 	}
 	return e.makeImage("image.build", q.Names, func(b *builder.Builder) (builder.Image, error) {
 		return b.Build(ctx, builder.BuildRequest{
-			ContextDir: dir, Context: q.Context, Dockerfile: q.Dockerfile, Names: q.Names, Target: q.Target,
+			ContextDir: q.ContextDir, Dockerfile: q.Dockerfile, Names: q.Names, Target: q.Target,
 			BuildArgs: q.BuildArgs, Secrets: secrets, BuildContexts: q.BuildContexts, NoCache: q.NoCache,
 			Progress: q.Progress, ProgressOut: q.ProgressOut,
 		})
