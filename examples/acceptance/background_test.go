@@ -97,11 +97,11 @@ func TestBackgroundOutput(t *testing.T) {
 	}
 	// Endless output takes no more memory than a little, and no disk.
 	disk := r.in(t, name, "df -k / | tail -1 | awk '{print $3}'")
-	big := r.ok(t, "exec", "-d", name, "--", "sh", "-c", "head -c 50000000 /dev/zero | tr '\\0' x; echo; echo the end")
+	big := r.ok(t, "exec", "-d", name, "--", "sh", "-c", "head -c 5000000 /dev/zero | tr '\\0' x; echo; echo the end")
 	r.ok(t, "process", "wait", name, big)
 	p := query[processInfo](t, r, "process", "inspect", name, big)
-	if kept := p.OutputBytes - p.OutputFrom; p.OutputBytes != 50000009 || kept > 1<<20 || kept < 1<<19 {
-		t.Errorf("of 50000009 bytes: %+v", p)
+	if kept := p.OutputBytes - p.OutputFrom; p.OutputBytes != 5000009 || kept > 1<<20 || kept < 1<<19 {
+		t.Errorf("of 5000009 bytes: %+v", p)
 	}
 	res := r.try(t, "process", "logs", "--offset", fmt.Sprint(p.OutputBytes-8), name, big)
 	if res.code != 0 || res.stdout != "the end\n" {
