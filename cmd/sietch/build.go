@@ -33,7 +33,7 @@ zstd or xz or not, or a Dockerfile alone.
 Examples:
 sietch build -t agent .
 sietch build -t agent:dev --target dev --build-arg VERSION=3 -f docker/Dockerfile .
-sietch build -t agent - < context.tar.gz
+tar -cz . | sietch build -t agent -
 sietch build --secret id=token,src=token.txt --build-context assets=../assets .`,
 		Flags: []cli.Flag{
 			texts("tag,t", "give the image the name `NAME[:TAG]`; repeatable"),

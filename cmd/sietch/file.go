@@ -155,7 +155,7 @@ func fileMkdirCommand(e *env) *cli.Command {
 		Name:        "mkdir",
 		Usage:       "make directories",
 		ArgsUsage:   "NAME:PATH...",
-		Description: "Examples:\nsietch file mkdir -p box:/srv/data/in",
+		Description: "Owned by root, whoever the sandbox's commands run as.\n\nExamples:\nsietch file mkdir -p box:/srv/data/in",
 		Flags: []cli.Flag{
 			toggle("parents,p", "make those above too; one that is there is no error"),
 			text("mode,m", "give it the mode `OCTAL` (default: 755)"),

@@ -28,7 +28,7 @@ func portLsCommand(e *env) *cli.Command {
 		Aliases:     []string{"list"},
 		Usage:       "list forwarded ports",
 		ArgsUsage:   "NAME",
-		Description: "Examples:\nsietch port ls box",
+		Description: "In the order they were added.\n\nExamples:\nsietch port ls box",
 		Action: func(c *cli.Context) error {
 			return runPortLs(c.Context, e, c.Args().First())
 		},
