@@ -17,8 +17,12 @@ import (
 type Engine interface {
 	Images
 	Sandboxes
+	Processes
+	Files
+	Ports
 	Commits
 	Storage
+	Events
 
 	// Doctor looks at the host; it needs no rights and changes nothing.
 	Doctor(ctx context.Context) (DoctorReport, error)
@@ -129,7 +133,8 @@ type ImageConfig struct {
 // BuildRequest is `sietch build`.
 type BuildRequest struct {
 	ContextDir    string
-	Dockerfile    string // path; empty: ContextDir/Dockerfile
+	Context       io.Reader // instead of ContextDir: a tar stream of it, gzip or zstd compressed or not
+	Dockerfile    string    // path; empty: Dockerfile of the context
 	Names         []string
 	Target        string
 	BuildArgs     map[string]string
@@ -176,6 +181,9 @@ type Sandbox struct {
 	Main        Main              `json:"main"`
 	// Dir holds the sandbox's files (layer.ext4, console.log, main.log).
 	Dir string `json:"dir"`
+	// Expires is when the sandbox is removed, running or not; nil: never. Copies
+	// of it do not inherit that.
+	Expires *time.Time `json:"expires,omitempty"`
 	// Reason says why State is failed.
 	Reason string `json:"reason,omitempty"`
 	// Limits that resize has set; 0: none beyond CPUs and MemoryBytes.
@@ -235,6 +243,9 @@ type RunRequest struct {
 	FromDisk bool
 	// Nested shows the guest the CPU's virtualization, for machines of its own.
 	Nested bool
+	// TTL is how long the sandbox lives; 0: until it is removed. What has
+	// expired is removed by the server, or else by the next command.
+	TTL time.Duration
 }
 
 // LogsRequest is `sietch logs`.

@@ -113,6 +113,9 @@ func (e *Local) Resize(ctx context.Context, q ResizeRequest) (Sandbox, error) {
 		out = e.view(ctx, r)
 		return nil
 	})
+	if err == nil {
+		e.emit(Event{Type: "sandbox.resize", Sandbox: out.Name})
+	}
 	return out, err
 }
 

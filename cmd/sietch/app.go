@@ -82,7 +82,10 @@ func commands(e *env) []*cli.Command {
 		inspectCommand(e),
 		logsCommand(e),
 		execCommand(e),
+		processCommand(e),
 		cpCommand(e),
+		fileCommand(e),
+		portCommand(e),
 		statsCommand(e),
 		resizeCommand(e),
 		reclaimCommand(e),
@@ -105,6 +108,7 @@ func commands(e *env) []*cli.Command {
 		fsckCommand(e),
 		duCommand(e),
 
+		eventsCommand(e),
 		doctorCommand(e),
 		completionCommand(e),
 		versionCommand(e),

@@ -29,8 +29,10 @@ type conn struct {
 	nc     net.Conn
 	br     *bufio.Reader
 	reused bool
-	expiry *time.Timer // while idle
-	stop   func() bool // ends the watch on the call's context
+	// revision of the agent, from its last answer.
+	revision int
+	expiry   *time.Timer // while idle
+	stop     func() bool // ends the watch on the call's context
 }
 
 // acquire returns an idle connection or dials one.
@@ -167,7 +169,7 @@ func (c *Client) open(ctx context.Context, q call, dial dialer) (*conn, *http.Re
 		}
 		c.giveUp(k)
 		if !k.reused || ctx.Err() != nil || !gone(err) {
-			if !errors.Is(err, ErrVersion) {
+			if !errors.Is(err, ErrVersion) && !errors.Is(err, ErrOutdated) {
 				err = c.broken(ctx, err)
 			}
 			return nil, nil, err
@@ -209,6 +211,11 @@ func (k *conn) send(q call) (*http.Response, error) {
 			return nil, fmt.Errorf("%w: what answers on its port is not an agent", ErrVersion)
 		}
 		return nil, fmt.Errorf("%w: %s, this sietch speaks %d", ErrVersion, v, proto.Version)
+	}
+	// Those before the first revision do not name theirs.
+	k.revision, _ = strconv.Atoi(resp.Header.Get(proto.RevisionHeader))
+	if k.revision < proto.RouteRevision(q.path) {
+		return nil, ErrOutdated
 	}
 	return resp, nil
 }
