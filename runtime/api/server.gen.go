@@ -355,15 +355,31 @@ type ArrakisCommandResult struct {
 type ArrakisFile struct {
 	Content string `json:"content,omitempty"`
 
-	// ContentBase64 Instead of content, exact; in answers when content is no UTF-8
+	// ContentBase64 Instead of content, exact
 	ContentBase64 string `json:"contentBase64,omitempty"`
-	Error         string `json:"error,omitempty"`
 	Path          string `json:"path"`
+}
+
+// ArrakisFileRead defines model for ArrakisFileRead.
+type ArrakisFileRead struct {
+	Content string `json:"content"`
+
+	// ContentBase64 Exact, when content is no UTF-8
+	ContentBase64 string `json:"contentBase64,omitempty"`
+
+	// Error Why it could not be read
+	Error string `json:"error,omitempty"`
+	Path  string `json:"path"`
 }
 
 // ArrakisFiles defines model for ArrakisFiles.
 type ArrakisFiles struct {
 	Files []ArrakisFile `json:"files"`
+}
+
+// ArrakisFilesRead defines model for ArrakisFilesRead.
+type ArrakisFilesRead struct {
+	Files []ArrakisFileRead `json:"files"`
 }
 
 // ArrakisHealth defines model for ArrakisHealth.
@@ -604,7 +620,8 @@ type ForkRequest struct {
 	Branch bool `json:"branch,omitempty"`
 
 	// From Name of a sandbox (its present state) or REF
-	From string `json:"from"`
+	From   string            `json:"from"`
+	Labels map[string]string `json:"labels,omitempty"`
 
 	// N Default: 1
 	N int `json:"n,omitempty"`

@@ -452,15 +452,31 @@ type ArrakisCommandResult struct {
 type ArrakisFile struct {
 	Content string `json:"content,omitempty"`
 
-	// ContentBase64 Instead of content, exact; in answers when content is no UTF-8
+	// ContentBase64 Instead of content, exact
 	ContentBase64 string `json:"contentBase64,omitempty"`
-	Error         string `json:"error,omitempty"`
 	Path          string `json:"path"`
+}
+
+// ArrakisFileRead defines model for ArrakisFileRead.
+type ArrakisFileRead struct {
+	Content string `json:"content"`
+
+	// ContentBase64 Exact, when content is no UTF-8
+	ContentBase64 string `json:"contentBase64,omitempty"`
+
+	// Error Why it could not be read
+	Error string `json:"error,omitempty"`
+	Path  string `json:"path"`
 }
 
 // ArrakisFiles defines model for ArrakisFiles.
 type ArrakisFiles struct {
 	Files []ArrakisFile `json:"files"`
+}
+
+// ArrakisFilesRead defines model for ArrakisFilesRead.
+type ArrakisFilesRead struct {
+	Files []ArrakisFileRead `json:"files"`
 }
 
 // ArrakisHealth defines model for ArrakisHealth.
@@ -651,6 +667,7 @@ type Event struct {
 	Commit  string    `json:"commit,omitempty"`
 	Id      int64     `json:"id"`
 	Image   string    `json:"image,omitempty"`
+	Port    Port      `json:"port,omitempty"`
 	Ref     string    `json:"ref,omitempty"`
 	Sandbox string    `json:"sandbox,omitempty"`
 	Time    time.Time `json:"time"`
@@ -768,7 +785,8 @@ type ForkRequest struct {
 	Branch bool `json:"branch,omitempty"`
 
 	// From Name of a sandbox (its present state) or REF
-	From string `json:"from"`
+	From   string            `json:"from"`
+	Labels map[string]string `json:"labels,omitempty"`
 
 	// N Default: 1
 	N int `json:"n,omitempty"`
@@ -920,11 +938,14 @@ type Process struct {
 	OutputBytes int64 `json:"output_bytes"`
 
 	// OutputFrom Offset of the oldest byte still kept
-	OutputFrom int64     `json:"output_from"`
-	Pid        int       `json:"pid"`
-	Running    bool      `json:"running"`
-	Signal     int       `json:"signal,omitempty"`
-	Started    time.Time `json:"started"`
+	OutputFrom int64 `json:"output_from"`
+	Pid        int   `json:"pid"`
+
+	// Reason Why it ended, when that was not its own doing
+	Reason  string    `json:"reason,omitempty"`
+	Running bool      `json:"running"`
+	Signal  int       `json:"signal,omitempty"`
+	Started time.Time `json:"started"`
 }
 
 // ProcessRequest defines model for ProcessRequest.
@@ -11552,13 +11573,13 @@ type ArrakisReadFilesResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
-	JSON200 *ArrakisFiles
+	JSON200 *ArrakisFilesRead
 	// JSONDefault the response for an HTTP default `application/json` response
 	JSONDefault *Failure
 }
 
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
-func (r ArrakisReadFilesResponse) GetJSON200() *ArrakisFiles {
+func (r ArrakisReadFilesResponse) GetJSON200() *ArrakisFilesRead {
 	return r.JSON200
 }
 
@@ -15164,7 +15185,7 @@ func ParseArrakisReadFilesResponse(rsp *http.Response) (*ArrakisReadFilesRespons
 
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
-		var dest ArrakisFiles
+		var dest ArrakisFilesRead
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}
