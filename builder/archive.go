@@ -29,7 +29,7 @@ import (
 
 // readArchive imports a tar stream.
 func (b *Builder) readArchive(ctx context.Context, r ImportRequest, temp string) (incoming, error) {
-	plain, err := decompress(contextReader{ctx, r.Reader})
+	plain, err := Decompress(contextReader{ctx, r.Reader})
 	if err != nil {
 		return incoming{}, archiveError("read archive", err)
 	}
@@ -66,8 +66,8 @@ func (b *Builder) readArchive(ctx context.Context, r ImportRequest, temp string)
 	return b.readLayout(ctx, r, dir)
 }
 
-// decompress undoes gzip, zstd and xz; anything else is passed on.
-func decompress(r io.Reader) (io.ReadCloser, error) {
+// Decompress undoes gzip, zstd and xz; anything else is passed on.
+func Decompress(r io.Reader) (io.ReadCloser, error) {
 	br := bufio.NewReaderSize(r, 1<<20)
 	head, err := br.Peek(6)
 	if err != nil && !errors.Is(err, io.EOF) {

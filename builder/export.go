@@ -99,7 +99,7 @@ func (b *Builder) plainLayers(ctx context.Context, img Image, temp string) ([]pl
 				return err
 			}
 			defer f.Close()
-			r, err := decompress(contextReader{ctx, f})
+			r, err := Decompress(contextReader{ctx, f})
 			if err != nil {
 				return err
 			}

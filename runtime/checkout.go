@@ -125,8 +125,13 @@ func (e *Local) swapped(ctx context.Context, r *record) error {
 	if err := e.withStore(ctx, func(s *branches.Store) error { return e.moveHead(ctx, s, r) }); err != nil {
 		return err
 	}
+	ref := r.Swap.Ref
 	r.Swap = nil
-	return hostError(e.save(r))
+	if err := e.save(r); err != nil {
+		return hostError(err)
+	}
+	e.emit(Event{Type: "sandbox.checkout", Sandbox: r.Name, Commit: r.Head.Commit.String(), Ref: ref})
+	return nil
 }
 
 // target is a commit made ready to become a sandbox's present state.

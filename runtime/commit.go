@@ -101,6 +101,11 @@ func (e *Local) record(ctx context.Context, r *record, q CommitRequest, move hea
 	if err != nil {
 		return nil, s.pause, err
 	}
+	ev := Event{Type: "commit.create", Sandbox: r.Name, Commit: c.ID.String()}
+	if move == moveHead {
+		ev.Ref = c.Branch
+	}
+	e.emit(ev)
 
 	// The commit is durable. What follows makes the next steps fast; should it
 	// be cut off, they are slower and as right.

@@ -214,6 +214,9 @@ func (e *Local) raise(ctx context.Context, claims []claim, from source, layer st
 			}
 			f := Fork{Name: r.Name, Commit: r.Head.Commit.String(), IP: r.Network.Addr.String(), ReadyMS: milliseconds(time.Since(q.began))}
 			forks = append(forks, f)
+			if q.head.action == "fork" {
+				e.emit(Event{Type: "sandbox.fork", Sandbox: f.Name, Commit: f.Commit})
+			}
 			if each != nil {
 				each(f)
 			}
@@ -260,7 +263,7 @@ func (e *Local) runCommit(ctx context.Context, q RunRequest, began time.Time) (S
 	}
 	s := spawnRequest{ref: q.From, n: 1, name: q.Name, head: newHead{action: "run"}, attach: true, cold: q.FromDisk, began: began}
 	s.edit = func(r *record) {
-		r.Network.Ports = q.Ports
+		r.Network.Ports, r.Expires = q.Ports, expiry(q.TTL)
 		r.Network.Mode = orDefault(q.Network, r.Network.Mode)
 		r.Machine.NetworkMode = r.Network.Mode
 		if r.Labels == nil && len(q.Labels) > 0 {

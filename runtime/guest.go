@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -115,13 +113,8 @@ func (e *Local) unfreeze(ctx context.Context, r *record) {
 
 // Exec runs a command in a sandbox and returns how it ended.
 func (e *Local) Exec(ctx context.Context, q ExecRequest, stdio ExecIO) (ExitStatus, error) {
-	if len(q.Args) == 0 || q.Args[0] == "" {
-		return ExitStatus{}, usage("sietch exec NAME -- CMD…", "no command given")
-	}
-	for _, kv := range q.Env {
-		if k, _, ok := strings.Cut(kv, "="); !ok || k == "" {
-			return ExitStatus{}, usage("", "environment %q is not KEY=VALUE", kv)
-		}
+	if err := checkCommand(q); err != nil {
+		return ExitStatus{}, err
 	}
 	c, err := e.guest(ctx, q.Name)
 	if err != nil {
@@ -158,7 +151,7 @@ func (e *Local) Exec(ctx context.Context, q ExecRequest, stdio ExecIO) (ExitStat
 	if err != nil {
 		return ExitStatus{}, c.failed(ctx, "exec", err)
 	}
-	return ExitStatus{Code: st.Code, Signal: st.Signal, Error: st.Error}, nil
+	return exitView(st), nil
 }
 
 func forwardSizes(ctx context.Context, from <-chan TTYSize, to chan<- agent.Size) {
@@ -177,57 +170,6 @@ func forwardSizes(ctx context.Context, from <-chan TTYSize, to chan<- agent.Size
 			return
 		}
 	}
-}
-
-// CopyIn writes a tar stream beneath a directory of the guest.
-func (e *Local) CopyIn(ctx context.Context, q CopyInRequest, tar io.Reader) error {
-	c, err := e.guest(ctx, q.Name)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if err := absolute(q.Path); err != nil {
-		return err
-	}
-	return c.failed(ctx, "copy to "+q.Path, c.Put(ctx, agent.PutRequest{Path: q.Path}, tar))
-}
-
-// CopyOut reads a file or directory of the guest as a tar stream.
-func (e *Local) CopyOut(ctx context.Context, q CopyOutRequest, tar io.Writer) error {
-	c, err := e.guest(ctx, q.Name)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if err := absolute(q.Path); err != nil {
-		return err
-	}
-	return c.failed(ctx, "copy "+q.Path, c.Get(ctx, agent.GetRequest{Path: q.Path, FollowLink: q.FollowLink}, tar))
-}
-
-// StatPath describes a path of the guest; a link at its end is not followed.
-func (e *Local) StatPath(ctx context.Context, name, path string) (PathStat, error) {
-	c, err := e.guest(ctx, name)
-	if err != nil {
-		return PathStat{}, err
-	}
-	defer c.Close()
-	if err := absolute(path); err != nil {
-		return PathStat{}, err
-	}
-	st, err := c.Stat(ctx, path)
-	if err != nil {
-		return PathStat{}, c.failed(ctx, "look at "+path, err)
-	}
-	return PathStat{Name: st.Name, SizeBytes: st.Size, Mode: st.Mode, UID: st.UID, GID: st.GID,
-		Modified: st.MTime, LinkTarget: st.LinkTarget, IsDir: st.IsDir()}, nil
-}
-
-func absolute(path string) error {
-	if !strings.HasPrefix(path, "/") || strings.ContainsRune(path, 0) {
-		return usage("give a path that begins with /", "guest path %q is not absolute", path)
-	}
-	return nil
 }
 
 // failed gives the error of a call its kind, and looks for the reason of a
@@ -253,6 +195,9 @@ func guestError(name, what string, err error) error {
 		// What the guest finds wrong is no wrong use of sietch.
 		kinds := map[string]error{"not_found": ErrNotFound, "invalid": ErrState, "not_ready": ErrState, "exists": ErrBusy}
 		return &Error{Kind: kinds[remote.Code], Message: fmt.Sprintf("%s in %s: %s", what, name, remote.Message)}
+	case errors.Is(err, agent.ErrOutdated):
+		return &Error{Kind: ErrState, Message: fmt.Sprintf("%s: the machine of %s was made by an earlier sietch, whose agent cannot do this", what, name),
+			Hint: "a new sandbox of the same image can: sietch run"}
 	case errors.Is(err, agent.ErrClosed), errors.Is(err, vmm.ErrGone):
 		return &Error{Kind: ErrState, Message: fmt.Sprintf("%s: the machine of %s ended or was replaced meanwhile", what, name), Err: err, Hint: "look at sietch ps -a"}
 	case errors.Is(err, agent.ErrUnreachable):

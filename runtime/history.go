@@ -221,6 +221,9 @@ func (e *Local) CreateRef(ctx context.Context, kind RefKind, name, ref string) (
 		out.Commit = c.ID.String()
 		return s.Update(ctx, branches.Update{Refs: []branches.RefUpdate{{Name: kind.ref(name), New: c.ID}}})
 	})
+	if err == nil {
+		e.emit(Event{Type: string(kind) + ".create", Ref: name, Commit: out.Commit})
+	}
 	return out, err
 }
 
@@ -229,7 +232,8 @@ func (e *Local) DeleteRef(ctx context.Context, kind RefKind, name string) error 
 	if err := validName(string(kind), name); err != nil {
 		return err
 	}
-	return e.lookInStore(ctx, func(s *branches.Store) error {
+	var was branches.Hash
+	err := e.lookInStore(ctx, func(s *branches.Store) error {
 		at, err := s.Ref(ctx, kind.ref(name))
 		if errors.Is(err, branches.ErrNotFound) {
 			return notFound(fmt.Sprintf("sietch %s lists them", kind), "%s %s does not exist", kind, name)
@@ -244,8 +248,13 @@ func (e *Local) DeleteRef(ctx context.Context, kind RefKind, name string) error 
 				return busy("check something else out there first", "branch %s is checked out in sandbox %s", name, who)
 			}
 		}
+		was = at.Commit
 		return s.Update(ctx, branches.Update{Refs: []branches.RefUpdate{{Name: kind.ref(name), Old: at.Commit}}})
 	})
+	if err == nil {
+		e.emit(Event{Type: string(kind) + ".delete", Ref: name, Commit: was.String()})
+	}
+	return err
 }
 
 // RenameBranch gives a branch another name; a sandbox that has it checked out
@@ -255,6 +264,7 @@ func (e *Local) RenameBranch(ctx context.Context, from, to string) error {
 		return err
 	}
 	var moved string
+	var commit branches.Hash
 	err := e.lookInStore(ctx, func(s *branches.Store) error {
 		at, err := s.Ref(ctx, branches.BranchRef(from))
 		if errors.Is(err, branches.ErrNotFound) {
@@ -274,11 +284,15 @@ func (e *Local) RenameBranch(ctx context.Context, from, to string) error {
 		if err != nil {
 			return err
 		}
+		commit = at.Commit
 		if moved = id; id != "" {
 			tx.Heads = []branches.HeadUpdate{{Sandbox: id, Head: branches.Head{Branch: to}, Commit: at.Commit}}
 		}
 		return s.Update(ctx, tx)
 	})
+	if err == nil {
+		e.emit(Event{Type: "branch.rename", Ref: to, Commit: commit.String()})
+	}
 	if err != nil || moved == "" {
 		return err
 	}

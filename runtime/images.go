@@ -14,14 +14,24 @@ import (
 
 // Build makes an image from a Dockerfile.
 func (e *Local) Build(ctx context.Context, q BuildRequest) (Image, error) {
-	if q.ContextDir == "" {
+	switch {
+	case q.ContextDir == "" && q.Context == nil:
 		return Image{}, usage("", "no build context given")
+	case q.ContextDir != "" && q.Context != nil:
+		return Image{}, usage("", "two build contexts given: a directory and a stream")
+	case q.Context != nil:
+		tmp, dockerfile, err := e.unpackContext(ctx, q)
+		if err != nil {
+			return Image{}, err
+		}
+		defer tmp.remove()
+		q.ContextDir, q.Dockerfile = tmp.path("context"), dockerfile
 	}
 	secrets := make([]builder.Secret, len(q.Secrets))
 	for i, s := range q.Secrets {
 		secrets[i] = builder.Secret{ID: s.ID, Source: s.Source, Env: s.Env}
 	}
-	return e.makeImage(q.Names, func(b *builder.Builder) (builder.Image, error) {
+	return e.makeImage("image.build", q.Names, func(b *builder.Builder) (builder.Image, error) {
 		return b.Build(ctx, builder.BuildRequest{
 			ContextDir: q.ContextDir, Dockerfile: q.Dockerfile, Names: q.Names, Target: q.Target,
 			BuildArgs: q.BuildArgs, Secrets: secrets, BuildContexts: q.BuildContexts, NoCache: q.NoCache,
@@ -36,24 +46,24 @@ func (e *Local) ImportImage(ctx context.Context, q ImportRequest) (Image, error)
 	if q.Format == "auto" {
 		format = builder.FormatAuto
 	}
-	return e.makeImage([]string{q.Name}, func(b *builder.Builder) (builder.Image, error) {
+	return e.makeImage("image.import", []string{q.Name}, func(b *builder.Builder) (builder.Image, error) {
 		return b.Import(ctx, builder.ImportRequest{Source: q.Source, Reader: q.Reader, Name: q.Name, Format: format})
 	})
 }
 
 // PullImage makes an image of one in a registry.
 func (e *Local) PullImage(ctx context.Context, ref string, progress io.Writer) (Image, error) {
-	return e.makeImage([]string{ref}, func(b *builder.Builder) (builder.Image, error) { return b.Pull(ctx, ref, progress) })
+	return e.makeImage("image.pull", []string{ref}, func(b *builder.Builder) (builder.Image, error) { return b.Pull(ctx, ref, progress) })
 }
 
 // BootstrapImage makes a base image from the host's package mirror.
 func (e *Local) BootstrapImage(ctx context.Context, name string, progress io.Writer) (Image, error) {
-	return e.makeImage([]string{name}, func(b *builder.Builder) (builder.Image, error) { return b.Bootstrap(ctx, name, progress) })
+	return e.makeImage("image.bootstrap", []string{name}, func(b *builder.Builder) (builder.Image, error) { return b.Bootstrap(ctx, name, progress) })
 }
 
 // makeImage answers with the image under the name asked for: what has the same
 // content is the same image, whatever else it is called.
-func (e *Local) makeImage(asked []string, fn func(*builder.Builder) (builder.Image, error)) (Image, error) {
+func (e *Local) makeImage(event string, asked []string, fn func(*builder.Builder) (builder.Image, error)) (Image, error) {
 	if err := e.prepare(); err != nil {
 		return Image{}, err
 	}
@@ -65,7 +75,9 @@ func (e *Local) makeImage(asked []string, fn func(*builder.Builder) (builder.Ima
 	if err != nil {
 		return Image{}, imageError(err)
 	}
-	return imageView(i, askedName(i, asked)), nil
+	name := askedName(i, asked)
+	e.emit(Event{Type: event, Image: orDefault(name, i.ID)})
+	return imageView(i, name), nil
 }
 
 // askedName is the first of the names asked for, in full; that of a source which
@@ -143,6 +155,7 @@ func (e *Local) TagImage(ctx context.Context, image, name string) (Image, error)
 	if err != nil {
 		return Image{}, imageError(err)
 	}
+	e.emit(Event{Type: "image.tag", Image: imageName(i, name)})
 	return imageView(i, imageName(i, name)), nil
 }
 
@@ -156,7 +169,11 @@ func (e *Local) RemoveImage(ctx context.Context, image string) error {
 	if err != nil {
 		return err
 	}
-	return imageError(b.Remove(ctx, image, func(id string) error { return e.imageInUse(ctx, id, image) }))
+	if err := b.Remove(ctx, image, func(id string) error { return e.imageInUse(ctx, id, image) }); err != nil {
+		return imageError(err)
+	}
+	e.emit(Event{Type: "image.remove", Image: image})
+	return nil
 }
 
 func (e *Local) imageInUse(ctx context.Context, id, name string) error {

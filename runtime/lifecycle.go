@@ -18,28 +18,34 @@ const DefaultStopTimeout = 10 * time.Second
 
 // Pause stops the CPUs of a sandbox; its memory stays.
 func (e *Local) Pause(ctx context.Context, name string) error {
-	return e.change(ctx, name, func(r *record) error {
-		return e.onMachine(ctx, r, func(m vmm.Machine) error {
-			r.Want = wantPaused
-			return m.Pause(ctx)
-		})
-	})
+	return e.switched(ctx, name, wantPaused, "sandbox.pause", vmm.Machine.Pause)
 }
 
 // Resume lets a paused sandbox run on.
 func (e *Local) Resume(ctx context.Context, name string) error {
-	return e.change(ctx, name, func(r *record) error {
+	return e.switched(ctx, name, wantRunning, "sandbox.resume", vmm.Machine.Resume)
+}
+
+// switched brings the CPUs of a sandbox into a state. Doing so again is no event.
+func (e *Local) switched(ctx context.Context, name string, to want, event string, verb func(vmm.Machine, context.Context) error) error {
+	var was want
+	err := e.change(ctx, name, func(r *record) error {
 		return e.onMachine(ctx, r, func(m vmm.Machine) error {
-			r.Want = wantRunning
-			return m.Resume(ctx)
+			was, r.Want = r.Want, to
+			return verb(m, ctx)
 		})
 	})
+	if err == nil && was != to {
+		e.emit(Event{Type: event, Sandbox: name})
+	}
+	return err
 }
 
 // Stop powers a sandbox off: politely, then not. Its disk stays.
 func (e *Local) Stop(ctx context.Context, q StopRequest) error {
-	return e.change(ctx, q.Name, func(r *record) error {
-		if r.Handle == nil {
+	ran := false
+	err := e.change(ctx, q.Name, func(r *record) error {
+		if ran = r.Handle != nil; !ran {
 			return nil
 		}
 		if err := e.powerOff(ctx, r, orDefault(q.Timeout, DefaultStopTimeout)); err != nil {
@@ -47,20 +53,28 @@ func (e *Local) Stop(ctx context.Context, q StopRequest) error {
 		}
 		return e.tearDown(ctx, r)
 	})
+	if err == nil && ran {
+		e.emit(Event{Type: "sandbox.stop", Sandbox: q.Name})
+	}
+	return err
 }
 
 // Start boots a stopped sandbox on its disk; a paused one goes on.
 func (e *Local) Start(ctx context.Context, name string) (Sandbox, error) {
 	var out Sandbox
-	began := time.Now()
+	began, event := time.Now(), ""
 	err := e.change(ctx, name, func(r *record) error {
 		m, err := e.attach(ctx, r)
 		switch {
 		case err == nil:
 			defer m.Close()
+			if r.Want == wantPaused {
+				event = "sandbox.resume"
+			}
 			r.Want = wantRunning
 			err = m.Resume(ctx)
 		case errors.Is(err, ErrState):
+			event = "sandbox.start"
 			if err = e.tearDown(ctx, r); err == nil {
 				err = e.start(ctx, r, source{})
 			}
@@ -72,6 +86,9 @@ func (e *Local) Start(ctx context.Context, name string) (Sandbox, error) {
 		return nil
 	})
 	out.Timing = &BootTiming{ReadyMS: milliseconds(time.Since(began))}
+	if err == nil && event != "" {
+		e.emit(Event{Type: event, Sandbox: name})
+	}
 	return out, err
 }
 
@@ -99,6 +116,7 @@ func (e *Local) Remove(ctx context.Context, name string, force bool) error {
 
 // destroy removes a locked sandbox. It can be cut off anywhere and done again.
 func (e *Local) destroy(ctx context.Context, r *record) error {
+	halfMade := r.Phase == creating
 	r.Phase = removing
 	if err := e.save(r); err != nil {
 		return hostError(err)
@@ -110,7 +128,11 @@ func (e *Local) destroy(ctx context.Context, r *record) error {
 		return err
 	}
 	// The record goes first: a directory without one is a leftover.
-	return errors.Join(os.Remove(e.recordPath(r.ID)), os.RemoveAll(e.sandbox(r.ID)))
+	err := errors.Join(os.Remove(e.recordPath(r.ID)), os.RemoveAll(e.sandbox(r.ID)))
+	if err == nil && !halfMade {
+		e.emit(Event{Type: "sandbox.remove", Sandbox: r.Name})
+	}
+	return err
 }
 
 // removeDamaged is rm -f of a sandbox whose record cannot be read.

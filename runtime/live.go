@@ -40,6 +40,8 @@ type Process struct {
 	Ended    *time.Time `json:"ended,omitempty"`
 	ExitCode *int       `json:"exit_code"`
 	Signal   int        `json:"signal,omitempty"`
+	// Reason explains an exit code that is not the process's own: timed out.
+	Reason string `json:"reason,omitempty"`
 	// OutputBytes is all it has written, stdout and stderr in their order;
 	// OutputFrom is the offset of the oldest byte that is still kept.
 	OutputBytes int64 `json:"output_bytes"`
@@ -52,6 +54,8 @@ type ProcessOutputRequest struct {
 	Offset   int64 // of the first byte wanted; one no longer kept gives the oldest kept
 	Limit    int64 // bytes at most; 0: all there is
 	Follow   bool  // go on until the process ends
+	// Skipped, when set, is called where bytes are missing that are no longer kept.
+	Skipped func(bytes int64) `json:"-"`
 }
 
 // Files are paths of a guest, beside CopyIn, CopyOut and StatPath. Relative
@@ -124,4 +128,5 @@ type Event struct {
 	Commit  string `json:"commit,omitempty"`
 	Image   string `json:"image,omitempty"`
 	Ref     string `json:"ref,omitempty"`
+	Port    *Port  `json:"port,omitempty"`
 }

@@ -73,6 +73,7 @@ func (e *Local) view(ctx context.Context, r *record) Sandbox {
 		Created:     r.Created,
 		Dir:         e.sandbox(r.ID),
 		Reason:      r.Fault,
+		Expires:     r.Expires,
 	}
 	if s.Ports == nil {
 		s.Ports = []Port{}

@@ -59,7 +59,10 @@ type record struct {
 	Network network           `json:"network"`
 	Labels  map[string]string `json:"labels,omitempty"`
 	Head    recordHead        `json:"head"`
-	Memory  lineage           `json:"memory"`
+	// Expires is when it is to be removed. A fork or a run of a commit does not
+	// inherit it: whoever makes a copy says how long that lives.
+	Expires *time.Time `json:"expires,omitempty"`
+	Memory  lineage    `json:"memory"`
 
 	// Swap is a checkout under way.
 	Swap *swap `json:"swap,omitempty"`

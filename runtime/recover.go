@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +20,12 @@ var errMendedAway = errors.New("half-made")
 
 // mend puts right what a command that was killed left of one locked sandbox.
 func (e *Local) mend(ctx context.Context, r *record) error {
+	if r.Phase == settled && r.expired(time.Now()) {
+		if err := e.destroy(ctx, r); err != nil {
+			return fmt.Errorf("remove expired sandbox %s: %w", r.Name, err)
+		}
+		return &Error{Kind: ErrNotFound, Message: fmt.Sprintf("sandbox %s has expired and been removed", r.Name), Err: errMendedAway}
+	}
 	if r.Phase != settled {
 		if err := e.destroy(ctx, r); err != nil {
 			return fmt.Errorf("remove half-made sandbox %s: %w", r.Name, err)
@@ -108,9 +115,10 @@ func (e *Local) makeRoom(ctx context.Context) error {
 	return nil
 }
 
-// reap removes sandboxes that a killed command left half-made or half-removed.
-// The caller holds lockSandboxes. It does what it can: what it cannot is tried
-// again by the next command.
+// reap removes sandboxes that have expired, and those that a killed command left
+// half-made or half-removed.
+// It returns how many of the latter. The caller holds lockSandboxes. It does what
+// it can: what it cannot is tried again by the next command.
 func (e *Local) reap(ctx context.Context) (n int) {
 	entries, err := os.ReadDir(e.sandboxes())
 	if err != nil {
@@ -125,7 +133,7 @@ func (e *Local) reap(ctx context.Context) (n int) {
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			continue // damaged: for its owner to look at
 		}
-		if err == nil && r.Phase == settled {
+		if err == nil && r.Phase == settled && !r.expired(time.Now()) {
 			continue
 		}
 		lock, lerr := tryLock(filepath.Join(e.sandbox(id), "lock"), unix.LOCK_EX)
@@ -134,15 +142,17 @@ func (e *Local) reap(ctx context.Context) (n int) {
 		}
 		if err != nil {
 			err = os.RemoveAll(e.sandbox(id)) // no record: nothing else was made yet, or is any more
-		} else if r, err = e.load(id); err == nil && r.Phase != settled {
+		} else if r, err = e.load(id); err == nil && (r.Phase != settled || r.expired(time.Now())) {
 			err = e.destroy(ctx, r)
 		}
 		lock.unlock()
 		if err != nil {
-			e.log.Warn("remove half-made sandbox", "id", id, "err", err)
+			e.log.Warn("remove sandbox", "id", id, "err", err)
 			continue
 		}
-		n++
+		if r == nil || !r.expired(time.Now()) {
+			n++
+		}
 	}
 	return n + e.sweepScratch()
 }

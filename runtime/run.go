@@ -103,6 +103,9 @@ func (e *Local) validateRun(r *RunRequest) error {
 			say("env: %q is not KEY=VALUE", kv)
 		}
 	}
+	if r.TTL < 0 {
+		say("ttl: %s is negative", r.TTL)
+	}
 	if len(bad) > 0 {
 		return &Error{Kind: ErrUsage, Message: strings.Join(bad, "\n")}
 	}
@@ -130,7 +133,8 @@ func (e *Local) runImage(ctx context.Context, q RunRequest, image builder.Image,
 			Guest:       guestConfig(image.Config, q),
 			Nested:      q.Nested,
 		},
-		Labels: maps.Clone(q.Labels),
+		Labels:  maps.Clone(q.Labels),
+		Expires: expiry(q.TTL),
 	}
 	r.Network = network{Mode: orDefault(q.Network, NetworkNAT), Ports: q.Ports}
 	r.Machine.NetworkMode = r.Network.Mode
@@ -167,6 +171,7 @@ func (e *Local) bootNew(ctx context.Context, r *record) (err error) {
 // afterRun makes the first commit where one was asked for, and answers.
 func (e *Local) afterRun(ctx context.Context, q RunRequest, r *record, began time.Time) (Sandbox, error) {
 	ready := time.Since(began)
+	e.emit(Event{Type: "sandbox.run", Sandbox: r.Name, Commit: commitText(r.Head.Commit), Image: r.Machine.Image.Name})
 	if q.Message != "" {
 		if _, err := e.Commit(ctx, CommitRequest{Name: r.Name, Message: q.Message}); err != nil {
 			return Sandbox{}, fmt.Errorf("sandbox %s runs, but its first commit failed: %w", r.Name, err)

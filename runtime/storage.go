@@ -72,6 +72,9 @@ func (e *Local) GC(ctx context.Context, dryRun bool) (GCReport, error) {
 		out.CachedBytes, err = e.dropDumps(ctx, s, gone, dryRun)
 		return err
 	})
+	if err == nil && !dryRun {
+		e.emit(Event{Type: "gc"})
+	}
 	return out, err
 }
 

@@ -23,7 +23,7 @@ import (
 var arrows = map[string][]string{
 	"cmd/sietch": {"runtime", "runtime/api"},
 
-	"runtime":             {"builder", "builder/guestboot", "branches", "netplumb", "guestinit/proto", "guestinit/embedded"},
+	"runtime":             {"builder", "builder/guestboot", "branches", "netplumb", "guestinit/proto", "guestinit/proto/tartree", "guestinit/embedded"},
 	"runtime/vmm":         nil,
 	"runtime/vmm/vmmtest": {"runtime/guestmem", "runtime/vmm", "runtime/vmm/process"},
 	"runtime/agent":       {"guestinit/proto", "guestinit/proto/tartree"},

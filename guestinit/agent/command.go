@@ -24,6 +24,7 @@ const (
 	exitNotExecutable = 126
 	exitNotFound      = 127
 	exitSignal        = 128 // plus the signal's number
+	exitLost          = 255
 )
 
 // command makes the process a request asks for, with nothing but an empty stdin. A

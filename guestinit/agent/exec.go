@@ -107,7 +107,7 @@ func (st *stream) run() {
 	x := st.p.result
 	if st.p.err != nil {
 		// Only a bug in whoever reaps can lose a status; say so rather than 0.
-		x = proto.ExitStatus{Code: 255, Error: "exit status was lost: " + st.p.err.Error()}
+		x = proto.ExitStatus{Code: exitLost, Error: "exit status was lost: " + st.p.err.Error()}
 		st.c.s.log.Error("wait for child", "pid", st.p.pid, "err", st.p.err)
 	}
 	if err := st.fw.Send(proto.FrameExit, appendExit(nil, x)); err != nil {

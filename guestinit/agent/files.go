@@ -33,8 +33,14 @@ func fileError(err error) error {
 	switch {
 	case errors.Is(err, tartree.ErrConflict):
 		code = proto.CodeExists
-	case errors.Is(err, tartree.ErrUnsafe), errors.Is(err, tartree.ErrArchive), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENAMETOOLONG):
+	case errors.Is(err, unix.ENOTEMPTY): // which is EEXIST too, for package os
 		code = proto.CodeInvalid
+	case errors.Is(err, unix.EEXIST):
+		code = proto.CodeExists
+	case errors.Is(err, tartree.ErrUnsafe), errors.Is(err, tartree.ErrArchive):
+		code = proto.CodeInvalid
+	case code == proto.CodeInternal && errors.As(err, new(unix.Errno)):
+		code = proto.CodeInvalid // what the guest's kernel refuses
 	}
 	return &codedError{code, err}
 }
@@ -48,11 +54,7 @@ func (c *conn) serveStat(req *request) bool {
 	if err != nil {
 		return c.fail(fileError(err))
 	}
-	body, err := json.Marshal(st)
-	if err != nil {
-		return c.fail(err)
-	}
-	return c.ok(body)
+	return c.okJSON(st)
 }
 
 func statFile(r proto.StatRequest) (proto.FileStat, error) {
@@ -66,16 +68,20 @@ func statFile(r proto.StatRequest) (proto.FileStat, error) {
 	if err != nil {
 		return proto.FileStat{}, fmt.Errorf("stat %s: %w", r.Path, err)
 	}
-	f := proto.FileStat{
-		Name: filepath.Base(r.Path), Size: st.Size, Mode: st.Mode, UID: int(st.Uid), GID: int(st.Gid),
-		MTime: time.Unix(st.Mtim.Unix()).UTC(),
-	}
+	f := fileStat(filepath.Base(r.Path), &st)
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 		if f.LinkTarget, err = os.Readlink(r.Path); err != nil {
 			return f, fmt.Errorf("stat %s: %w", r.Path, cause(err))
 		}
 	}
 	return f, nil
+}
+
+func fileStat(name string, st *unix.Stat_t) proto.FileStat {
+	return proto.FileStat{
+		Name: name, Size: st.Size, Mode: st.Mode, UID: int(st.Uid), GID: int(st.Gid),
+		MTime: time.Unix(st.Mtim.Unix()).UTC(),
+	}
 }
 
 // servePut unpacks what the client sends. The answer to what went wrong comes

@@ -209,5 +209,7 @@ func appendUpgrade(b []byte, token string) []byte {
 
 func appendVersion(b []byte) []byte {
 	b = append(b, "\r\n"+proto.VersionHeader+": "...)
-	return strconv.AppendInt(b, proto.Version, 10)
+	b = strconv.AppendInt(b, proto.Version, 10)
+	b = append(b, "\r\n"+proto.RevisionHeader+": "...)
+	return strconv.AppendInt(b, proto.Revision, 10)
 }

@@ -17,7 +17,8 @@ const (
 	// which for a shell that has put a server into the background is forever.
 	drainGrace = 200 * time.Millisecond
 	// readSize is the default capacity of a pipe, so that one read empties it.
-	readSize = 64 << 10
+	readSize      = 64 << 10
+	smallReadSize = 4 << 10
 )
 
 var buffers = sync.Pool{New: func() any {
@@ -29,9 +30,14 @@ var buffers = sync.Pool{New: func() any {
 // or the deadline that is set when the process has ended has passed and what it
 // had written is delivered.
 func (o *output) copy(emit func(proto.FrameType, []byte)) (ended bool) {
-	b := buffers.Get().(*[]byte)
-	defer buffers.Put(b)
-	buf := *b
+	var buf []byte
+	if o.small {
+		buf = make([]byte, proto.FrameHeader+smallReadSize)
+	} else {
+		b := buffers.Get().(*[]byte)
+		defer buffers.Put(b)
+		buf = *b
+	}
 	for {
 		n, err := o.file.Read(buf[proto.FrameHeader:])
 		if n > 0 {

@@ -24,6 +24,7 @@ type process struct {
 	tty     *os.File
 	outputs []*output
 	emit    func(t proto.FrameType, buf []byte) // buf has room for a frame header in front
+	keep    bool                                // descendants' output too, after its end
 
 	mu     sync.Mutex
 	reaped bool
@@ -36,8 +37,9 @@ type process struct {
 
 // output is one of the child's output descriptors, our end of it.
 type output struct {
-	file *os.File
-	kind proto.FrameType
+	file  *os.File
+	kind  proto.FrameType
+	small bool // read little at a time: nobody is in a hurry for it, and there are many
 }
 
 // descriptors opens what cmd reads and writes. The child's ends are in cmd and
@@ -57,7 +59,7 @@ func (p *process) descriptors(cmd *exec.Cmd, r proto.ExecRequest, who account, g
 		}
 		theirs = append(theirs, slave)
 		p.tty = master
-		p.outputs = []*output{{master, proto.FrameStdout}}
+		p.outputs = []*output{{file: master, kind: proto.FrameStdout}}
 		p.in = newStdin(master, true, grant)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 		cmd.SysProcAttr.Setctty = true // descriptor 0 of the child
@@ -78,7 +80,7 @@ func (p *process) descriptors(cmd *exec.Cmd, r proto.ExecRequest, who account, g
 			return theirs, err
 		}
 		theirs = append(theirs, child)
-		p.outputs = append(p.outputs, &output{ours, kind})
+		p.outputs = append(p.outputs, &output{file: ours, kind: kind})
 		if kind == proto.FrameStdout {
 			cmd.Stdout = child
 		} else {
@@ -86,6 +88,23 @@ func (p *process) descriptors(cmd *exec.Cmd, r proto.ExecRequest, who account, g
 		}
 	}
 	return theirs, own(theirs, who)
+}
+
+// merged gives cmd an empty stdin and one pipe for all it writes.
+func (p *process) merged(cmd *exec.Cmd, who account) (theirs []*os.File, err error) {
+	child, ours, err := pipe(1)
+	if err != nil {
+		return nil, err
+	}
+	theirs = []*os.File{child}
+	p.outputs = []*output{{file: ours, kind: proto.FrameStdout, small: true}}
+	cmd.Stdout, cmd.Stderr = child, child
+	if err := own(theirs, who); err != nil {
+		closeAll(theirs)
+		p.release()
+		return nil, err
+	}
+	return theirs, nil
 }
 
 // pipe makes a pipe of which the child has one end, 0 to read or 1 to write.
@@ -146,7 +165,11 @@ func (p *process) run() {
 		go func() {
 			ended := o.copy(p.emit)
 			delivered.Done()
-			if !ended {
+			switch {
+			case ended:
+			case p.keep:
+				o.copy(p.emit)
+			default:
 				o.discard()
 			}
 			o.file.Close()

@@ -68,6 +68,19 @@ var routes = map[string]route{
 	"/v1/files/stat": {method: "POST", inUse: true, serve: (*conn).serveStat},
 	"/v1/files/put":  {method: "POST", inUse: true, upgrade: proto.UpgradeTar, serve: (*conn).servePut},
 	"/v1/files/get":  {method: "POST", inUse: true, upgrade: proto.UpgradeTar, serve: (*conn).serveGet},
+
+	"/v1/files/list":   {method: "POST", inUse: true, upgrade: proto.UpgradeRecords, serve: (*conn).serveList},
+	"/v1/files/mkdir":  {method: "POST", inUse: true, serve: (*conn).serveMakeDir},
+	"/v1/files/remove": {method: "POST", inUse: true, serve: (*conn).serveRemove},
+	"/v1/files/watch":  {method: "POST", inUse: true, upgrade: proto.UpgradeRecords, serve: (*conn).serveWatch},
+
+	"/v1/processes/start":   {method: "POST", inUse: true, serve: (*conn).serveStart},
+	"/v1/processes/list":    {method: "POST", inUse: true, upgrade: proto.UpgradeRecords, serve: (*conn).serveProcesses},
+	"/v1/processes/inspect": {method: "POST", inUse: true, serve: (*conn).serveInspect},
+	"/v1/processes/wait":    {method: "POST", inUse: true, upgrade: proto.UpgradeRecords, serve: (*conn).serveWait},
+	"/v1/processes/output":  {method: "POST", inUse: true, upgrade: proto.UpgradeRecords, serve: (*conn).serveOutput},
+	"/v1/processes/signal":  {method: "POST", inUse: true, serve: (*conn).serveSignal},
+	"/v1/processes/remove":  {method: "POST", inUse: true, serve: (*conn).serveForget},
 }
 
 // route answers one request and reports whether the connection can carry another.

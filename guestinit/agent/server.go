@@ -24,6 +24,7 @@ type Server struct {
 	cancel context.CancelFunc
 
 	identity sync.Mutex // held while an identity is applied
+	table    *table     // processes in the background
 
 	nullOnce sync.Once
 	nullFile *os.File
@@ -47,7 +48,7 @@ func New(o Options) *Server {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Server{
-		o: o, log: log, ctx: ctx, cancel: cancel,
+		o: o, log: log, ctx: ctx, cancel: cancel, table: newTable(),
 		listeners: make(map[net.Listener]struct{}),
 		conns:     make(map[*conn]struct{}),
 		inUse:     make(chan struct{}),

@@ -22,15 +22,24 @@ import (
 //
 // Tar: the sender of the archive sends FrameData and then FrameEnd; the guest
 // always ends the stream with a FrameEnd of its own, which may come early.
+//
+// Records: the guest sends FrameRecord, FrameOffset and FrameData and FrameEnd
+// last. The host sends nothing but FrameDone, and goes to end the stream early.
 
 // Upgrade tokens.
 const (
 	UpgradeExec = "sietch-exec"
 	UpgradeTar  = "sietch-tar"
+	// UpgradeRecords is for answers that are long, or come little by little.
+	UpgradeRecords = "sietch-records"
 )
 
-// VersionHeader carries [Version] in every request and answer.
-const VersionHeader = "Sietch-Version"
+// VersionHeader carries [Version] in every request and answer, RevisionHeader
+// [Revision] in every answer.
+const (
+	VersionHeader  = "Sietch-Version"
+	RevisionHeader = "Sietch-Revision"
+)
 
 // FrameType says what a frame is.
 type FrameType byte
@@ -49,10 +58,12 @@ const (
 	FrameStderr  FrameType = 'e'
 	FrameWindow  FrameType = 'w' // four bytes: so many more bytes of stdin may be sent
 	FrameExit    FrameType = 'x' // ExitStatus as JSON; the last frame
+	FrameRecord  FrameType = 'j' // one JSON value; which, the route says
+	FrameOffset  FrameType = 'f' // eight bytes: where in the output the next FrameData begins
 
 	// Both.
-	FrameData FrameType = 'a' // bytes of a tar stream
-	FrameEnd  FrameType = 'E' // end of a tar stream: nothing, or an ErrorBody as JSON
+	FrameData FrameType = 'a' // bytes of a tar stream, or of output
+	FrameEnd  FrameType = 'E' // end of a stream of tar or records: nothing, or an ErrorBody as JSON
 )
 
 const (
@@ -156,6 +167,14 @@ func Uint32(payload []byte) (uint32, error) {
 		return 0, fmt.Errorf("%w: %d bytes for a number", ErrFrame, len(payload))
 	}
 	return binary.BigEndian.Uint32(payload), nil
+}
+
+// Offset is the payload of FrameOffset.
+func Offset(payload []byte) (int64, error) {
+	if len(payload) != 8 || payload[0] > 127 {
+		return 0, fmt.Errorf("%w: %d bytes for an offset", ErrFrame, len(payload))
+	}
+	return int64(binary.BigEndian.Uint64(payload)), nil
 }
 
 // Resize is the payload of FrameResize.

@@ -11,6 +11,10 @@ import "time"
 const (
 	// Version of the protocol. The host refuses an agent with another major.
 	Version = 1
+	// Revision counts what was added to a version; the agent of a machine that
+	// was committed before has a lower one, none at first. 1: processes in the
+	// background, and the routes of files beside stat, put and get.
+	Revision = 1
 	// Port the agent listens on.
 	Port = 1024
 
@@ -22,6 +26,15 @@ const (
 	GuestMAC    = "02:73:69:65:74:63"
 	GatewayMAC  = "02:73:69:65:74:01"
 )
+
+// RouteRevision is the revision that a route came with.
+func RouteRevision(path string) int {
+	switch path {
+	case "/v1/status", "/v1/identity", "/v1/exec", "/v1/sync", "/v1/shutdown", "/v1/files/stat", "/v1/files/put", "/v1/files/get":
+		return 0
+	}
+	return 1
+}
 
 // Disk ids and the guest devices they become, in order.
 const (

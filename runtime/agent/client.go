@@ -18,6 +18,9 @@ var (
 	ErrNotReady = errors.New("guest is not ready")
 	// ErrVersion means that the guest runs an agent of another protocol version.
 	ErrVersion = errors.New("guest agent speaks another protocol version")
+	// ErrOutdated means that the guest runs an agent that does not know yet what
+	// it is asked for: its machine was committed by an earlier sietch.
+	ErrOutdated = errors.New("guest agent is older than what is asked of it")
 	// ErrClosed is returned by calls on a closed client.
 	ErrClosed = errors.New("client of the guest agent is closed")
 )

@@ -167,7 +167,7 @@ func (c *Client) open(ctx context.Context, q call, dial dialer) (*conn, *http.Re
 		}
 		c.giveUp(k)
 		if !k.reused || ctx.Err() != nil || !gone(err) {
-			if !errors.Is(err, ErrVersion) {
+			if !errors.Is(err, ErrVersion) && !errors.Is(err, ErrOutdated) {
 				err = c.broken(ctx, err)
 			}
 			return nil, nil, err
@@ -209,6 +209,10 @@ func (k *conn) send(q call) (*http.Response, error) {
 			return nil, fmt.Errorf("%w: what answers on its port is not an agent", ErrVersion)
 		}
 		return nil, fmt.Errorf("%w: %s, this sietch speaks %d", ErrVersion, v, proto.Version)
+	}
+	// Those before the first revision do not name theirs.
+	if has, _ := strconv.Atoi(resp.Header.Get(proto.RevisionHeader)); has < proto.RouteRevision(q.path) {
+		return nil, ErrOutdated
 	}
 	return resp, nil
 }

@@ -224,7 +224,7 @@ func (p *packer) directory(dir int, name string, h *tar.Header, dev uint64) erro
 	if err := p.header(h); err != nil {
 		return err
 	}
-	if dev != 0 && st.Dev != dev && ofKernel(fd) {
+	if dev != 0 && st.Dev != dev && KernelFiles(fd) {
 		return nil
 	}
 	for {
@@ -266,9 +266,9 @@ func readlink(dir int, name string) (string, error) {
 	}
 }
 
-// ofKernel reports whether a directory is on a file system that shows kernel
+// KernelFiles reports whether a directory is on a file system that shows kernel
 // state instead of files.
-func ofKernel(fd int) bool {
+func KernelFiles(fd int) bool {
 	var fs unix.Statfs_t
 	if unix.Fstatfs(fd, &fs) != nil {
 		return false
