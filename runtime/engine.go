@@ -378,6 +378,7 @@ type ForkRequest struct {
 	N      int
 	Prefix string // names are PREFIX-1 …; empty: from the source's name
 	Branch bool   // give every copy a branch of its own, named like the copy
+	Labels map[string]string
 }
 
 // Fork is one copy.

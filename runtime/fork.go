@@ -36,6 +36,9 @@ func (e *Local) Fork(ctx context.Context, q ForkRequest, each func(Fork)) ([]For
 	if q.From == "" {
 		return nil, usage("", "no sandbox or ref given")
 	}
+	if err := validLabels(q.Labels); err != nil {
+		return nil, err
+	}
 	if err := e.makeRoom(ctx); err != nil {
 		return nil, err
 	}
@@ -49,7 +52,13 @@ func (e *Local) Fork(ctx context.Context, q ForkRequest, each func(Fork)) ([]For
 		return nil, err
 	}
 	head := newHead{own: q.Branch, action: "fork"}
-	return e.spawn(ctx, spawnRequest{ref: ref, n: q.N, name: q.Prefix, prefix: prefix, head: head, began: began}, each)
+	label := func(r *record) {
+		if r.Labels == nil && len(q.Labels) > 0 {
+			r.Labels = map[string]string{}
+		}
+		maps.Copy(r.Labels, q.Labels)
+	}
+	return e.spawn(ctx, spawnRequest{ref: ref, n: q.N, name: q.Prefix, prefix: prefix, head: head, edit: label, began: began}, each)
 }
 
 // forkSource makes a commit of a running sandbox, which moves nobody's HEAD,

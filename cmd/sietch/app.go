@@ -109,6 +109,8 @@ func commands(e *env) []*cli.Command {
 		duCommand(e),
 
 		eventsCommand(e),
+		serveCommand(e),
+		tokenCommand(e),
 		doctorCommand(e),
 		completionCommand(e),
 		versionCommand(e),
