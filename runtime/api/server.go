@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sietch-dev/sietch/runtime"
+	"github.com/sietch-dev/sietch/runtime/api/arrakis"
 )
 
 // Document is openapi.yaml.
@@ -57,7 +58,7 @@ type Options struct {
 }
 
 // DefaultImage is the default of Options.DefaultImage.
-const DefaultImage = "debian:bookworm"
+const DefaultImage = arrakis.DefaultImage
 
 // Server is the API as an http.Handler.
 type Server struct {
