@@ -100,6 +100,7 @@ func commands(e *env) []*cli.Command {
 		duCommand(e),
 
 		serveCommand(e),
+		mcpCommand(e),
 		tokenCommand(e),
 		doctorCommand(e),
 		completionCommand(e),

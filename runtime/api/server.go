@@ -14,6 +14,7 @@ import (
 
 	"github.com/sietch-dev/sietch/runtime"
 	"github.com/sietch-dev/sietch/runtime/api/arrakis"
+	"github.com/sietch-dev/sietch/runtime/api/mcp"
 )
 
 // Document is openapi.yaml.
@@ -73,6 +74,7 @@ type Server struct {
 	sandboxes places
 	ready     readiness
 	mux       *http.ServeMux
+	mcp       http.Handler
 
 	mu      sync.Mutex
 	closing chan struct{} // closed by Drain
@@ -120,6 +122,8 @@ func New(o Options) (*Server, error) {
 	for _, path := range []string{"/v1/sandboxes/{name}/proxy/{port}/", "/v1/vms/{name}/proxy/{port}/"} {
 		s.mux.HandleFunc(path, s.proxyPath)
 	}
+	s.mux.HandleFunc("/mcp", s.modelContext)
+	s.mcp = mcp.Handler(s.as, mcp.Options{Version: o.Version, Logger: o.Logger, DefaultImage: o.DefaultImage, MaxRequestBytes: o.MaxBodyBytes})
 	return s, nil
 }
 
