@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
-	"io"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/urfave/cli/v2"
 
 	"github.com/sietch-dev/sietch/runtime/api/mcp"
@@ -41,15 +38,5 @@ func runMCP(ctx context.Context, e *env, image string) error {
 	if err != nil {
 		return err
 	}
-	server := mcp.New(engine, mcp.Options{Version: thisBuild().Version, Logger: e.options.Logger, DefaultImage: image})
-	err = server.Run(ctx, &sdk.IOTransport{Reader: io.NopCloser(e.in), Writer: kept{e.out}})
-	if errors.Is(err, io.EOF) {
-		return nil // the client has gone, which is how this ends
-	}
-	return err
+	return mcp.ServeStdio(ctx, engine, mcp.Options{Version: thisBuild().Version, Logger: e.options.Logger, DefaultImage: image}, e.in, e.out)
 }
-
-// kept is a stream that is not closed with what uses it.
-type kept struct{ io.Writer }
-
-func (kept) Close() error { return nil }

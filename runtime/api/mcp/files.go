@@ -106,8 +106,8 @@ func (t *tools) download(ctx context.Context, r *sdk.CallToolRequest, in downloa
 	if err != nil && !errors.Is(err, errEnough) {
 		return nil, nil, err
 	}
-	end := in.Offset + int64(len(w.data))
 	result := content(in, w)
+	end := in.Offset + int64(len(w.data))
 	switch {
 	case in.Offset > w.size:
 		result.Content = append(result.Content, &sdk.TextContent{Text: fmt.Sprintf("[the file ends before, at %d]", w.size)})
