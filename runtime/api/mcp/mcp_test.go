@@ -544,6 +544,8 @@ func TestProgress(t *testing.T) {
 	if _, err := s.CallTool(t.Context(), asked("fork", "fork", args{"from": "web", "n": 8, "prefix": "try"})); err != nil {
 		t.Fatal(err)
 	}
+	for deadline := time.Now().Add(5 * time.Second); s.heard("fork") < 9 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	}
 	if s.heard("fork") < 9 {
 		t.Errorf("fork of 8 told %d times", s.heard("fork"))
 	}

@@ -46,6 +46,8 @@ func TestHTTP(t *testing.T) {
 	if _, err := s.CallTool(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
+	for deadline := time.Now().Add(5 * time.Second); s.heard("token") < 3 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	}
 	if s.heard("token") < 3 {
 		t.Errorf("progress was told %d times over HTTP", s.heard("token"))
 	}

@@ -68,9 +68,6 @@ func (c *Client) bounded(ctx context.Context, fn func() error) error {
 	if !stop() && ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
 	return err
 }
 

@@ -28,6 +28,9 @@ func (s *server) say(parts ...any) {
 		if text, ok := p.(string); ok {
 			p = []byte(text)
 		}
+		if b, ok := p.([]byte); ok && len(b) == 0 {
+			continue // a pipe would wait for a reader
+		}
 		if err := binary.Write(s, binary.BigEndian, p); err != nil {
 			return // the client has given up, which the test judges there
 		}
