@@ -37,12 +37,14 @@ var arrows = map[string][]string{
 	// Support for tests of others, linked into no product.
 	"builder/buildertest": {"builder", "runtime/testlane"},
 
-	"builder":   nil,
-	"branches":  nil,
-	"netplumb":  nil,
-	"guestinit": nil,
-	"examples":  nil,
-	"docs":      nil,
+	"builder":          nil,
+	"branches":         nil,
+	"netplumb":         nil,
+	"guestinit":        nil,
+	"examples":         nil,
+	"examples/show":    {"examples/desktop", "examples/editor", "examples/tools", "examples/treesearch"},
+	"examples/desktop": {"examples/tools", "runtime/api/rfb"},
+	"docs":             nil,
 }
 
 // Modules that one folder alone may import, so that replacing one of them, or

@@ -13,11 +13,13 @@ const DefaultImage = "debian:bookworm"
 
 // StartRequest asks for a machine of some name to run.
 type StartRequest struct {
-	Name       string
-	Image      string // of a new machine; empty: Default
-	Default    string // empty: DefaultImage
-	EntryPoint string // shell line of a new machine, instead of what its image runs
-	SnapshotID string // when set: as it was then
+	Name        string
+	Image       string // of a new machine; empty: Default
+	Default     string // empty: DefaultImage
+	CPUs        int    // of a new machine of an image; 0: default
+	MemoryBytes int64  // likewise
+	EntryPoint  string // shell line of a new machine, instead of what its image runs
+	SnapshotID  string // when set: as it was then
 }
 
 // Start boots a machine that there is none of yet, starts a stopped one, resumes
@@ -52,7 +54,7 @@ func Start(ctx context.Context, engine runtime.Engine, q StartRequest) (runtime.
 
 // boot makes a machine of an image or a snapshot.
 func boot(ctx context.Context, engine runtime.Engine, q StartRequest) (runtime.Sandbox, error) {
-	run := runtime.RunRequest{Name: q.Name, Network: runtime.NetworkNAT}
+	run := runtime.RunRequest{Name: q.Name, CPUs: q.CPUs, MemoryBytes: q.MemoryBytes, Network: runtime.NetworkNAT}
 	if q.SnapshotID != "" {
 		ref, err := SnapshotRef(ctx, engine, q.SnapshotID)
 		if err != nil {

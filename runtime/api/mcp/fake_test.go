@@ -114,6 +114,7 @@ func (f *fake) Run(ctx context.Context, r runtime.RunRequest) (runtime.Sandbox, 
 	} else {
 		return runtime.Sandbox{}, &runtime.Error{Kind: runtime.ErrNotFound, Message: "no image or commit " + r.From}
 	}
+	b.CPUs, b.MemoryBytes = r.CPUs, r.MemoryBytes
 	b.Name, b.ID, b.State, b.IP, b.Created = r.Name, "id-"+r.Name, runtime.Running, fmt.Sprintf("10.88.0.%d", len(f.boxes)+2), testNow
 	f.boxes[r.Name] = b
 	return b.Sandbox, nil

@@ -13,8 +13,10 @@ import (
 
 type (
 	startIn struct {
-		Name  string `json:"name" jsonschema:"name of the sandbox: a-z, 0-9, dot, dash and underscore"`
-		Image string `json:"image,omitempty" jsonschema:"image to boot a new sandbox from; empty: the server's default"`
+		Name      string `json:"name" jsonschema:"name of the sandbox: a-z, 0-9, dot, dash and underscore"`
+		Image     string `json:"image,omitempty" jsonschema:"image to boot a new sandbox from; empty: the server's default"`
+		CPUs      int    `json:"cpus,omitempty" jsonschema:"processors of a new sandbox; 0: the default"`
+		MemoryMiB int    `json:"memory_mib,omitempty" jsonschema:"memory of a new sandbox in MiB; 0: the default"`
 	}
 	restoreIn struct {
 		VMName     string `json:"vm_name" jsonschema:"sandbox to put back, or a new name for another machine beside it"`
@@ -61,9 +63,14 @@ func (t *tools) addMachines(s *sdk.Server) {
 }
 
 func (t *tools) start(ctx context.Context, r *sdk.CallToolRequest, in startIn) (*sdk.CallToolResult, any, error) {
+	if in.CPUs < 0 || in.MemoryMiB < 0 || in.MemoryMiB > 1<<24 {
+		return nil, nil, usage(fmt.Sprintf("cpus %d or memory_mib %d: not 0 or more, or beyond measure", in.CPUs, in.MemoryMiB), "")
+	}
 	p := begin(ctx, r, "starting "+in.Name, 0)
 	defer p.stop()
-	b, err := arrakis.Start(ctx, t.engine, arrakis.StartRequest{Name: in.Name, Image: in.Image, Default: t.o.DefaultImage})
+	b, err := arrakis.Start(ctx, t.engine, arrakis.StartRequest{
+		Name: in.Name, Image: in.Image, Default: t.o.DefaultImage, CPUs: in.CPUs, MemoryBytes: int64(in.MemoryMiB) << 20,
+	})
 	if err != nil {
 		return nil, nil, err
 	}

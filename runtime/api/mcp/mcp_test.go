@@ -179,7 +179,7 @@ func TestTools(t *testing.T) {
 		"run_command(cmd vm_name) destructive",
 		"screenshot(vm_name) [display password port] ro",
 		"snapshot(vm_name) [snapshot_id]",
-		"start_sandbox(name) [image]",
+		"start_sandbox(name) [cpus image memory_mib]",
 		"update_vm_state(status vm_name) destructive",
 		"upload_file(content path vm_name) [encoding] destructive",
 	}
@@ -200,7 +200,11 @@ func TestFlow(t *testing.T) {
 		t.Errorf("it runs %q, want the default image", got)
 	}
 	contains(t, s.fails("start_sandbox", args{"name": "web"}), "already running")
-	contains(t, s.ok("start_sandbox", args{"name": "other", "image": "agent"}), "other is running")
+	contains(t, s.ok("start_sandbox", args{"name": "other", "image": "agent", "cpus": 2, "memory_mib": 1024}), "other is running")
+	if got := s.engine.boxes["other"]; got.Image != "agent" || got.CPUs != 2 || got.MemoryBytes != 1<<30 {
+		t.Errorf("asked for agent, 2 processors and 1 GiB it is %+v", got.Sandbox)
+	}
+	contains(t, s.fails("start_sandbox", args{"name": "less", "cpus": -1}), "cpus -1")
 
 	contains(t, s.ok("upload_file", args{"vm_name": "web", "path": "a.txt", "content": "first"}), "/tmp/server_files/a.txt")
 	if got := s.ok("snapshot", args{"vm_name": "web", "snapshot_id": "initial-state"}); got != "initial-state" {
