@@ -145,7 +145,7 @@ func (s *search) round(ctx context.Context, round int, from Node) (Node, error) 
 	if err != nil {
 		return Node{}, err
 	}
-	s.Say("round %d: %s; %s is the best", round, join(lengths), made.Forks[best].Name)
+	s.Options.Say("round %d: %s; %s is the best", round, join(lengths), made.Forks[best].Name)
 	for _, f := range made.Forks {
 		if _, err := s.Call(ctx, "destroy_vm", tools.Args{"vm_name": f.Name}); err != nil {
 			return Node{}, err
