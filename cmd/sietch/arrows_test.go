@@ -29,6 +29,7 @@ var arrows = map[string][]string{
 	"runtime/agent":         {"guestinit/proto", "guestinit/proto/tartree"},
 	"runtime/api":           {"runtime"},
 	"runtime/api/arrakis":   {"runtime"},
+	"runtime/api/client":    nil,
 	"runtime/api/guestfile": {"runtime"},
 	"runtime/api/mcp":       {"runtime", "runtime/api/arrakis", "runtime/api/guestfile", "runtime/api/rfb"},
 	"runtime/api/rfb":       nil,
@@ -57,6 +58,8 @@ var soleImporters = map[string]string{
 	"github.com/vishvananda/netns":           "netplumb",
 	"github.com/google/nftables":             "netplumb",
 	"github.com/urfave/cli":                  "cmd/sietch",
+	"github.com/getkin/kin-openapi":          "runtime/api",
+	"github.com/prometheus/client_golang":    "runtime/api",
 }
 
 // listed is what `go list -json` says of a package.

@@ -1,14 +1,12 @@
 package acceptance
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -232,7 +230,7 @@ func TestInspector(t *testing.T) {
 		t.Errorf("templates: %s", out)
 	}
 
-	web := []string{r.serve(t) + "/mcp", "--transport", "http"}
+	web := []string{r.serve(t).url + "/mcp", "--transport", "http"}
 	call(web, twin+" is running", "list_sandboxes")
 	call(web, name+" is running", "update_vm_state", vm, "status=resume")
 	call(web, "hello\n", "run_command", vm, "cmd=echo hello")
@@ -256,37 +254,4 @@ func TestInspector(t *testing.T) {
 			}
 		}
 	}
-}
-
-// serve starts sietch serve at a free port of this host and returns its URL.
-func (r *repo) serve(t *testing.T, args ...string) string {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	cmd := r.command(ctx, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = within(30 * time.Second)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cancel()
-		cmd.Wait()
-		if t.Failed() {
-			t.Logf("sietch serve said:\n%s", stderr.String())
-		}
-	})
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		if url := regexp.MustCompile(`http://127\.0\.0\.1:\d+`).FindString(lines.Text()); url != "" {
-			return url
-		}
-	}
-	t.Fatalf("sietch serve does not say where it listens:\n%s", stderr.String())
-	return ""
 }

@@ -99,7 +99,7 @@ func New(o Options) (*Server, error) {
 	if o.CallTimeout == 0 {
 		o.CallTimeout = 30 * time.Minute
 	}
-	d, err := readDocument(Document)
+	d, err := theDocument()
 	if err != nil {
 		return nil, fmt.Errorf("read openapi.yaml: %w", err)
 	}
@@ -113,6 +113,7 @@ func New(o Options) (*Server, error) {
 		closing: make(chan struct{}),
 	}
 	s.metrics = newMetrics(prometheus.NewRegistry(), o.Engine, o.Version)
+	engine.onPark, engine.onWake = s.metrics.parked.Inc, s.metrics.woken.Inc
 	s.mux = http.NewServeMux()
 	HandlerWithOptions(s, StdHTTPServerOptions{
 		BaseRouter:       s.mux,
