@@ -5,7 +5,10 @@
 FILENAME == ARGV[1] { x[n] = $1; y[n] = $2; n++; next }
 { tour[m++] = $1 }
 
-function distance(a, b) { return sqrt((x[a] - x[b]) ^ 2 + (y[a] - y[b]) ^ 2) }
+# Along streets, as in a city of blocks.
+function distance(a, b) { return side(x[a] - x[b]) + side(y[a] - y[b]) }
+
+function side(d) { return d < 0 ? -d : d }
 
 function trip(   i, sum) {
 	sum = distance(tour[n - 1], tour[0])
