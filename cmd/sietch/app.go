@@ -110,6 +110,7 @@ func commands(e *env) []*cli.Command {
 
 		eventsCommand(e),
 		serveCommand(e),
+		mcpCommand(e),
 		tokenCommand(e),
 		doctorCommand(e),
 		completionCommand(e),

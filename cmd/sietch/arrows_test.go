@@ -21,25 +21,31 @@ import (
 // beneath it, what the table lists.
 // The longest folder that holds a package decides.
 var arrows = map[string][]string{
-	"cmd/sietch": {"runtime", "runtime/api"},
+	"cmd/sietch": {"runtime", "runtime/api", "runtime/api/mcp"},
 
-	"runtime":             {"builder", "builder/guestboot", "branches", "netplumb", "guestinit/proto", "guestinit/proto/tartree", "guestinit/embedded"},
-	"runtime/vmm":         nil,
-	"runtime/vmm/vmmtest": {"runtime/guestmem", "runtime/vmm", "runtime/vmm/process"},
-	"runtime/agent":       {"guestinit/proto", "guestinit/proto/tartree"},
-	"runtime/api":         {"runtime"},
-	"runtime/api/client":  nil,
-	"runtime/testlane":    nil,
+	"runtime":               {"builder", "builder/guestboot", "branches", "netplumb", "guestinit/proto", "guestinit/proto/tartree", "guestinit/embedded"},
+	"runtime/vmm":           nil,
+	"runtime/vmm/vmmtest":   {"runtime/guestmem", "runtime/vmm", "runtime/vmm/process"},
+	"runtime/agent":         {"guestinit/proto", "guestinit/proto/tartree"},
+	"runtime/api":           {"runtime"},
+	"runtime/api/arrakis":   {"runtime"},
+	"runtime/api/client":    nil,
+	"runtime/api/guestfile": {"runtime"},
+	"runtime/api/mcp":       {"runtime", "runtime/api/arrakis", "runtime/api/guestfile", "runtime/api/rfb"},
+	"runtime/api/rfb":       nil,
+	"runtime/testlane":      nil,
 
 	// Support for tests of others, linked into no product.
 	"builder/buildertest": {"builder", "runtime/testlane"},
 
-	"builder":   nil,
-	"branches":  nil,
-	"netplumb":  nil,
-	"guestinit": nil,
-	"examples":  nil,
-	"docs":      nil,
+	"builder":          nil,
+	"branches":         nil,
+	"netplumb":         nil,
+	"guestinit":        nil,
+	"examples":         nil,
+	"examples/show":    {"examples/desktop", "examples/editor", "examples/tools", "examples/treesearch"},
+	"examples/desktop": {"examples/tools", "runtime/api/rfb"},
+	"docs":             nil,
 }
 
 // Modules that one folder alone may import, so that replacing one of them, or

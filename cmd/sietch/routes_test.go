@@ -79,6 +79,7 @@ var verbs = map[string][]string{
 // shellOnly are commands that are of no use over HTTP, with the reason.
 var shellOnly = map[string]string{
 	"serve":        "it is what answers",
+	"mcp":          "a server has it at /mcp, which is another protocol's",
 	"token create": "who may come in is decided on the host alone",
 	"token ls":     "as create",
 	"token rm":     "as create",

@@ -38,8 +38,9 @@ func TestScripts(t *testing.T) {
 			return os.Mkdir(env.WorkDir+"/data", 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits,
-			"calls": calls,
+			"exits":    exits,
+			"calls":    calls,
+			"converse": converse,
 		},
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
 	})

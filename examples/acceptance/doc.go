@@ -1,7 +1,7 @@
 // Package acceptance proves a finished bin/sietch from the outside: it knows
 // exit codes, `--json`, and what a host shows of processes, mounts, namespaces
 // and rules, and imports nothing of the module but the gate that says which
-// tests a host can run.
+// tests a host can run, and the examples that it shows.
 //
 // The binary is SIETCH_BIN, or bin/sietch of this checkout; data directories are
 // made under SIETCH_TEST_DIR, or the system's directory for large temporary

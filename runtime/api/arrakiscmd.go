@@ -7,39 +7,19 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"path"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/sietch-dev/sietch/runtime"
+	"github.com/sietch-dev/sietch/runtime/api/arrakis"
+	"github.com/sietch-dev/sietch/runtime/api/guestfile"
 )
-
-var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
-
-// serverFiles is where Arrakis' commands run and its relative paths begin.
-const serverFiles = "/tmp/server_files"
-
-// shellLine runs $1 with what Arrakis' commands expect around it. Both outputs
-// are one pipe, because two have no order between them.
-const shellLine = `mkdir -p ` + serverFiles + ` && cd ` + serverFiles + ` || exit 126
-PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}:/usr/local/sbin:/usr/sbin:/sbin"; export PATH
-exec 2>&1
-if command -v bash >/dev/null; then exec bash -c "$1"; else exec sh -c "$1"; fi`
-
-func commandLine(name, cmd string) runtime.ExecRequest {
-	return runtime.ExecRequest{Name: name, Args: []string{"/bin/sh", "-c", shellLine, "sh", cmd}, User: "0"}
-}
 
 // ArrakisRunCommand is POST /v1/vms/{name}/cmd.
 func (s *Server) ArrakisRunCommand(w http.ResponseWriter, r *http.Request, name SandboxName, _ ArrakisRunCommandParams) {
 	q, err := decode[ArrakisCommand](r, true)
-	switch {
-	case err != nil:
-	case q.Cmd == "":
-		err = usage("cmd is missing", "")
-	case strings.ContainsRune(q.Cmd, 0):
-		err = usage("cmd holds a NUL", "")
+	if err == nil {
+		err = arrakis.CheckCommand(q.Cmd)
 	}
 	if err != nil {
 		s.fail(w, r, err)
@@ -47,7 +27,7 @@ func (s *Server) ArrakisRunCommand(w http.ResponseWriter, r *http.Request, name 
 	}
 	engine := s.as(r)
 	if q.Blocking != nil && !*q.Blocking {
-		p, err := engine.StartProcess(r.Context(), commandLine(name, q.Cmd))
+		p, err := engine.StartProcess(r.Context(), arrakis.Command(name, q.Cmd))
 		s.answer(w, r, http.StatusOK, ArrakisCommandResult{Output: "started in the background as process " + p.ID, ProcessId: p.ID}, err)
 		return
 	}
@@ -55,7 +35,7 @@ func (s *Server) ArrakisRunCommand(w http.ResponseWriter, r *http.Request, name 
 	defer output.release()
 	s.metrics.execs.Inc()
 	defer s.metrics.execs.Dec()
-	status, err := engine.Exec(r.Context(), commandLine(name, q.Cmd), runtime.ExecIO{Stdout: output, Stderr: output})
+	status, err := engine.Exec(r.Context(), arrakis.Command(name, q.Cmd), runtime.ExecIO{Stdout: output, Stderr: output})
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -69,14 +49,6 @@ func (s *Server) ArrakisRunCommand(w http.ResponseWriter, r *http.Request, name 
 		a.Error = fmt.Sprintf("exit status %d", status.Code)
 	}
 	writeJSON(w, http.StatusOK, a)
-}
-
-// serverPath is a path of Arrakis' in the guest.
-func serverPath(p string) string {
-	if strings.HasPrefix(p, "/") {
-		return path.Clean(p)
-	}
-	return path.Join(serverFiles, p)
 }
 
 // ArrakisWriteFiles is POST /v1/vms/{name}/files.
@@ -105,8 +77,8 @@ func (s *Server) ArrakisWriteFiles(w http.ResponseWriter, r *http.Request, name 
 	}
 	engine := s.as(r)
 	for i, f := range q.Files {
-		target := newFile{path: serverPath(f.Path), mode: 0o644, size: int64(len(contents[i])), parents: true}
-		if err := writeFile(r.Context(), engine, name, target, bytes.NewReader(contents[i])); err != nil {
+		target := guestfile.File{Path: arrakis.Path(f.Path), Mode: 0o644, SizeBytes: int64(len(contents[i])), Parents: true}
+		if err := guestfile.Write(r.Context(), engine, name, target, bytes.NewReader(contents[i])); err != nil {
 			s.fail(w, r, err)
 			return
 		}
@@ -148,7 +120,7 @@ func (s *Server) readOne(ctx context.Context, engine runtime.Engine, name, file 
 		f.Error = "path is empty"
 		return f
 	}
-	err := readFile(ctx, engine, name, serverPath(file), func(int64) io.Writer { return content })
+	err := guestfile.Read(ctx, engine, name, arrakis.Path(file), func(int64) io.Writer { return content })
 	switch {
 	case err != nil:
 		f.Error = err.Error()

@@ -1,68 +1,24 @@
 package api
 
 import (
-	"archive/tar"
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"path"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/sietch-dev/sietch/runtime"
+	"github.com/sietch-dev/sietch/runtime/api/guestfile"
 )
 
 // ReadFile is GET /v1/sandboxes/{name}/files.
 func (s *Server) ReadFile(w http.ResponseWriter, r *http.Request, name SandboxName, p ReadFileParams) {
 	out := &late{w: w, contentType: octets}
-	err := readFile(r.Context(), s.as(r), name, p.Path, func(size int64) io.Writer {
+	err := guestfile.Read(r.Context(), s.as(r), name, p.Path, func(size int64) io.Writer {
 		w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
 		return out
 	})
 	s.close(w, r, out, err)
-}
-
-// readFile copies one regular file of a guest to what open returns for its size.
-func readFile(ctx context.Context, engine runtime.Engine, name, file string, open func(size int64) io.Writer) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	in, out := io.Pipe()
-	ended := make(chan error, 1)
-	go func() {
-		err := engine.CopyOut(ctx, runtime.CopyOutRequest{Name: name, Path: file, FollowLink: true}, out)
-		out.CloseWithError(err)
-		ended <- err
-	}()
-	err := func() error {
-		archive := tar.NewReader(in)
-		h, err := archive.Next()
-		if err != nil {
-			return err
-		}
-		if h.Typeflag != tar.TypeReg {
-			return usage(fmt.Sprintf("%s in %s is no regular file", file, name), "files/tar reads directories")
-		}
-		to := open(h.Size)
-		if h.Size == 0 {
-			_, err := to.Write(nil)
-			return err
-		}
-		_, err = io.Copy(to, archive)
-		return err
-	}()
-	if err == nil {
-		_, err = io.Copy(io.Discard, in)
-	}
-	cancel()
-	in.Close()
-	if cause := <-ended; cause != nil && (errors.Is(err, cause) || errors.Is(err, io.EOF)) {
-		return cause // and not what the reader of the tar made of it
-	}
-	return err
 }
 
 // WriteFile is PUT /v1/sandboxes/{name}/files.
@@ -84,7 +40,7 @@ func (s *Server) WriteFile(w http.ResponseWriter, r *http.Request, name SandboxN
 		defer f.Close()
 		body, size = f, n
 	}
-	s.done(w, r, writeFile(r.Context(), engine, name, newFile{path: p.Path, mode: mode, uid: p.Uid, gid: p.Gid, size: size, parents: p.Parents}, body))
+	s.done(w, r, guestfile.Write(r.Context(), engine, name, guestfile.File{Path: p.Path, Mode: mode, UID: p.Uid, GID: p.Gid, SizeBytes: size, Parents: p.Parents}, body))
 }
 
 // spool keeps a body of unknown length on disk; the file has no name any more.
@@ -103,48 +59,6 @@ func spool(body io.Reader) (*os.File, int64, error) {
 		return nil, 0, fmt.Errorf("keep upload: %w", err)
 	}
 	return f, n, nil
-}
-
-// newFile is a regular file to be written in a guest.
-type newFile struct {
-	path     string
-	mode     int64
-	uid, gid int
-	size     int64
-	parents  bool
-}
-
-// writeFile makes a file of what body yields. The agent gives a file its name
-// when it is complete.
-func writeFile(ctx context.Context, engine runtime.Engine, name string, f newFile, body io.Reader) error {
-	clean := path.Clean(f.path)
-	if !strings.HasPrefix(f.path, "/") || clean == "/" || strings.HasSuffix(f.path, "/") || strings.ContainsRune(f.path, 0) {
-		return usage(fmt.Sprintf("guest path %.200q is not that of a file", f.path), "give an absolute path")
-	}
-	dir, base := path.Dir(clean), path.Base(clean)
-	if f.parents {
-		if err := engine.MakeDir(ctx, name, dir, 0o755, true); err != nil {
-			return err
-		}
-	}
-	in, out := io.Pipe()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		archive := tar.NewWriter(out)
-		err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: base, Mode: f.mode, Uid: f.uid, Gid: f.gid, Size: f.size, ModTime: time.Now(), Format: tar.FormatPAX})
-		if err == nil {
-			_, err = io.Copy(archive, body)
-		}
-		if err == nil {
-			err = archive.Close()
-		}
-		out.CloseWithError(err)
-	}()
-	err := engine.CopyIn(ctx, runtime.CopyInRequest{Name: name, Path: dir}, in)
-	in.Close()
-	<-ended
-	return err
 }
 
 // modeOf reads permissions as chmod does.

@@ -2,7 +2,6 @@ package api
 
 import (
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/sietch-dev/sietch/runtime"
@@ -146,14 +145,4 @@ func (p PortRequest) engine() runtime.Port {
 		port.Protocol = "tcp"
 	}
 	return port
-}
-
-// namesOf are the names of sandboxes, in order.
-func namesOf(list []runtime.Sandbox) []string {
-	all := make([]string, len(list))
-	for i, b := range list {
-		all[i] = b.Name
-	}
-	slices.Sort(all)
-	return all
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sietch-dev/sietch/runtime"
+	"github.com/sietch-dev/sietch/runtime/api/arrakis"
+	"github.com/sietch-dev/sietch/runtime/api/mcp"
 )
 
 // Document is openapi.yaml.
@@ -57,7 +59,7 @@ type Options struct {
 }
 
 // DefaultImage is the default of Options.DefaultImage.
-const DefaultImage = "debian:bookworm"
+const DefaultImage = arrakis.DefaultImage
 
 // Server is the API as an http.Handler.
 type Server struct {
@@ -72,6 +74,7 @@ type Server struct {
 	sandboxes places
 	ready     readiness
 	mux       *http.ServeMux
+	mcp       http.Handler
 
 	mu      sync.Mutex
 	closing chan struct{} // closed by Drain
@@ -110,6 +113,7 @@ func New(o Options) (*Server, error) {
 		closing: make(chan struct{}),
 	}
 	s.metrics = newMetrics(prometheus.NewRegistry(), o.Engine, o.Version)
+	engine.onPark, engine.onWake = s.metrics.parked.Inc, s.metrics.woken.Inc
 	s.mux = http.NewServeMux()
 	HandlerWithOptions(s, StdHTTPServerOptions{
 		BaseRouter:       s.mux,
@@ -119,6 +123,8 @@ func New(o Options) (*Server, error) {
 	for _, path := range []string{"/v1/sandboxes/{name}/proxy/{port}/", "/v1/vms/{name}/proxy/{port}/"} {
 		s.mux.HandleFunc(path, s.proxyPath)
 	}
+	s.mux.HandleFunc("/mcp", s.modelContext)
+	s.mcp = mcp.Handler(s.as, mcp.Options{Version: o.Version, Logger: o.Logger, DefaultImage: o.DefaultImage, MaxRequestBytes: o.MaxBodyBytes})
 	return s, nil
 }
 

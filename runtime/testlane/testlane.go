@@ -23,6 +23,8 @@ const (
 	CloudHypervisor = "cloud-hypervisor" // its binary on PATH or in SIETCH_CLOUD_HYPERVISOR
 	BuildKit        = "buildkit"         // runc and mkfs.ext4
 	Mirror          = "mirror"           // apt-get, mmdebstrap and a package mirror that answers
+	Node            = "node"             // node and npm
+	Desktop         = "desktop"          // asked for: a test with a browser in a machine takes long
 )
 
 // Need skips t, or fails it when the lane is required, unless every lane is there.
@@ -61,6 +63,13 @@ func check(lane string) error {
 		return tools("runc", "mkfs.ext4", "debugfs")
 	case Mirror:
 		return tools("apt-get", "mmdebstrap", "dpkg-deb")
+	case Node:
+		return tools("node", "npm")
+	case Desktop:
+		if slices.Contains(strings.Split(os.Getenv("SIETCH_TEST_REQUIRE"), ","), Desktop) {
+			return nil
+		}
+		return fmt.Errorf("it takes many minutes where processors are emulated, and is run when SIETCH_TEST_REQUIRE names it")
 	}
 	return fmt.Errorf("no lane of that name")
 }
