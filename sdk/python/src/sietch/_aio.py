@@ -100,7 +100,7 @@ class AsyncWebSocket:
             sock.close()
             answer = error.response
             raise error_of_answer(
-                answer.status_code, answer.body or b"", answer.headers.get("X-Request-Id", "")
+                answer.status_code, bytes(answer.body or b""), answer.headers.get("X-Request-Id", "")
             ) from None
         except (OSError, EOFError, websockets.WebSocketException) as error:
             sock.close()

@@ -123,7 +123,7 @@ class AsyncWire:
         return self._http.build_request(
             call.method,
             self.address.url + call.path,
-            params=call.query or None,
+            params=tuple(call.query) or None,
             headers=call.headers,
             json=call.json,
             content=call.content,
