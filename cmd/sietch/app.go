@@ -99,6 +99,8 @@ func commands(e *env) []*cli.Command {
 		fsckCommand(e),
 		duCommand(e),
 
+		serveCommand(e),
+		tokenCommand(e),
 		doctorCommand(e),
 		completionCommand(e),
 		versionCommand(e),

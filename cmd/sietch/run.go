@@ -41,6 +41,7 @@ sietch run --from-disk main~3 -- sleep 60`,
 			text("network", "`nat|none` what it can reach: the world through the host, or nothing (default: nat)"),
 			texts("label", "attach the label `K=V`; repeatable"),
 			text("message,m", "commit it with message `MSG` as soon as it is ready"),
+			text("ttl", "remove it after `DURATION`, running or not, such as 30m or 12h"),
 			toggle("from-disk", "boot a commit's disk cold instead of restoring its memory"),
 			toggle("nested", "let it run virtual machines of its own"),
 		},
@@ -50,7 +51,7 @@ sietch run --from-disk main~3 -- sleep 60`,
 				cpus: c.String("cpus"), memory: c.String("memory"), disk: c.String("disk"),
 				ports: c.StringSlice("publish"), env: c.StringSlice("env"), envFiles: c.StringSlice("env-file"),
 				workdir: c.String("workdir"), user: c.String("user"), network: c.String("network"),
-				labels: c.StringSlice("label"), message: c.String("message"), fromDisk: c.Bool("from-disk"), nested: c.Bool("nested"),
+				labels: c.StringSlice("label"), message: c.String("message"), ttl: c.String("ttl"), fromDisk: c.Bool("from-disk"), nested: c.Bool("nested"),
 			}
 			o.has = c.IsSet
 			return runRun(c.Context, e, o)
@@ -59,10 +60,10 @@ sietch run --from-disk main~3 -- sleep 60`,
 }
 
 type runOptions struct {
-	from, name, cpus, memory, disk, workdir, user, network, message string
-	args, ports, env, envFiles, labels                              []string
-	fromDisk, nested                                                bool
-	has                                                             func(flag string) bool // was it given
+	from, name, cpus, memory, disk, workdir, user, network, message, ttl string
+	args, ports, env, envFiles, labels                                   []string
+	fromDisk, nested                                                     bool
+	has                                                                  func(flag string) bool // was it given
 }
 
 func runRun(ctx context.Context, e *env, o runOptions) error {
@@ -105,6 +106,10 @@ func (o runOptions) request(e *env) (runtime.RunRequest, error) {
 	if o.has("disk") {
 		r.DiskBytes, err = parseSize(o.disk)
 		wrong.note("--disk", err)
+	}
+	if o.has("ttl") {
+		r.TTL, err = parseDuration(o.ttl)
+		wrong.note("--ttl", err)
 	}
 	r.Ports = parsePorts(o.ports, "-p", &wrong)
 	r.Env = append(e.parseEnvFiles(o.envFiles, &wrong), e.parseEnv("-e", o.env, &wrong)...)

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"sync"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
@@ -46,6 +47,10 @@ var openEnded = map[string]bool{
 }
 
 const mediaJSON = "application/json"
+
+// theDocument is read once: it takes longer than all else that a server begins
+// with.
+var theDocument = sync.OnceValues(func() (*document, error) { return readDocument(Document) })
 
 func readDocument(data []byte) (*document, error) {
 	spec, err := openapi3.NewLoader().LoadFromData(data)

@@ -96,7 +96,7 @@ func New(o Options) (*Server, error) {
 	if o.CallTimeout == 0 {
 		o.CallTimeout = 30 * time.Minute
 	}
-	d, err := readDocument(Document)
+	d, err := theDocument()
 	if err != nil {
 		return nil, fmt.Errorf("read openapi.yaml: %w", err)
 	}
