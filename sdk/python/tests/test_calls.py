@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
-from unittest.mock import Answer, Server, client, lines, ok
+from types import MappingProxyType
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 import pytest
 import samples
 from document import DOCUMENT
+from fakes import Answer, Server, client, lines, ok
 
 import sietch
 
@@ -21,10 +22,10 @@ class Case(NamedTuple):
     call: Callable[[Any, Any], Any]  # of a client and a sandbox of it
     answer: Answer
     check: Callable[[Any], bool]
-    query: Dict[str, Any] = {}
+    query: Mapping[str, Any] = MappingProxyType({})
     json: Optional[Dict[str, Any]] = None
     body: Optional[bytes] = None
-    headers: Dict[str, str] = {}
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
 def names(found: List[Any]) -> List[str]:
@@ -446,7 +447,7 @@ def test_call(kind: str, case: Case) -> None:
         got = settle(case.call(c, c.sandbox("box")))
     assert server.operations == [case.operation]
     assert case.check(got), got
-    query: Dict[str, Any] = {}
+    query: Mapping[str, Any] = MappingProxyType({})
     for k, v in server.request.url.params.multi_items():
         query[k] = [*query[k], v] if isinstance(query.get(k), list) else [query[k], v] if k in query else v
     if case.query:

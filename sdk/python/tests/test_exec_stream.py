@@ -281,7 +281,7 @@ def test_a_slow_reader_slows_the_server(host: Host, url: str) -> None:
 def test_unix_socket(kind: str, host: Host, tmp_path: Path) -> None:
     host.script = lambda conn: tell(conn, "exit", exit_code=7)
     path = str(tmp_path / "s.sock")
-    for _ in host.serve(unix_serve(host.handle, path, subprotocols=["sietch.exec.v1"])):  # type: ignore[list-item]
+    for _ in host.serve(unix_serve(host.handle, path, subprotocols=["sietch.exec.v1"])):
         got, status = run(kind, f"unix://{path}", everything, "true")
         assert (got, status.exit_code) == ([], 7)
 

@@ -6,12 +6,12 @@ import socket
 import time
 from pathlib import Path
 from typing import Any, Iterator, List
-from unittest.mock import Server, client, fails, lines, ok
 
 import httpx
 import pytest
 import samples
 from document import DOCUMENT
+from fakes import Server, client, fails, lines, ok
 
 import sietch
 from sietch.errors import BY_CODE
@@ -220,7 +220,7 @@ def test_nobody_there(kind: str, tmp_path: Path, naps: List[float]) -> None:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     for url in (f"http://127.0.0.1:{port}", f"unix://{tmp_path}/none.sock"):
-        with client(kind, None, url=url) as (c, settle):  # type: ignore[arg-type]
+        with client(kind, None, url=url) as (c, settle):
             with pytest.raises(sietch.ConnectionFailedError):
                 settle(c.version())
 
@@ -230,7 +230,7 @@ def test_a_silent_server(kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as s:
         url = f"http://127.0.0.1:{s.getsockname()[1]}"
         began = time.monotonic()
-        with client(kind, None, url=url, timeout=0.2) as (c, settle):  # type: ignore[arg-type]
+        with client(kind, None, url=url, timeout=0.2) as (c, settle):
             with pytest.raises(sietch.ConnectionFailedError, match="no answer within"):
                 settle(c.version())
         assert time.monotonic() - began < 10
