@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import contextmanager
-from typing import Any, AsyncIterator, Callable, Dict, Iterator, List, Tuple, Union
+from typing import Any, AsyncIterator, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 import httpx
 from document import DOCUMENT
@@ -73,7 +73,9 @@ def fails(code: str, status: int, message: str = "it did not", hint: str = "", *
 
 
 @contextmanager
-def client(kind: str, server: httpx.MockTransport, **options: Any) -> Iterator[Tuple[Client, Settle]]:
+def client(
+    kind: str, server: Optional[httpx.MockTransport], **options: Any
+) -> Iterator[Tuple[Client, Settle]]:
     """A client of a kind, and what waits for what its methods return: a value, or
     the list of what an iterator gives."""
     options = {"url": "http://127.0.0.1:7000", "transport": server, **options}

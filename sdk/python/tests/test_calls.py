@@ -447,7 +447,7 @@ def test_call(kind: str, case: Case) -> None:
         got = settle(case.call(c, c.sandbox("box")))
     assert server.operations == [case.operation]
     assert case.check(got), got
-    query: Mapping[str, Any] = MappingProxyType({})
+    query: Dict[str, Any] = {}
     for k, v in server.request.url.params.multi_items():
         query[k] = [*query[k], v] if isinstance(query.get(k), list) else [query[k], v] if k in query else v
     if case.query:

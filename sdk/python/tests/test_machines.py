@@ -238,7 +238,7 @@ def test_fork_and_events(server: sietch.Client, box: sietch.Sandbox) -> None:
     kinds = [e.type for e in seen]
     assert "sandbox.remove" in kinds
     assert any("fork" in k or k == "sandbox.run" for k in kinds), kinds
-    assert [e.id for e in server.events(after=seen[0].id - 1, follow=False)][0] == seen[0].id
+    assert next(e.id for e in server.events(after=seen[0].id - 1, follow=False)) == seen[0].id
 
 
 def test_once_only(server: sietch.Client, box: sietch.Sandbox) -> None:
