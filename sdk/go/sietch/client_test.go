@@ -393,7 +393,7 @@ func TestFiles(t *testing.T) {
 			ops = append(ops, err.Error())
 			continue
 		}
-		ops = append(ops, e.Op+" "+e.Path)
+		ops = append(ops, string(e.Op)+" "+e.Path)
 	}
 	if diff := cmp.Diff([]string{"create /srv/new", "write /srv/new", "box has stopped"}, ops); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
