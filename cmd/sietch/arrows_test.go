@@ -30,6 +30,9 @@ var arrows = map[string][]string{
 	"runtime/api":         {"runtime"},
 	"runtime/testlane":    nil,
 
+	// The client for Go: what is generated, and nothing of the machinery.
+	"sdk/go/sietch": {"runtime/api/client"},
+
 	// Support for tests of others, linked into no product.
 	"builder/buildertest": {"builder", "runtime/testlane"},
 
@@ -37,6 +40,7 @@ var arrows = map[string][]string{
 	"branches":  nil,
 	"netplumb":  nil,
 	"guestinit": nil,
+	"sdk":       nil,
 	"examples":  nil,
 	"docs":      nil,
 }
