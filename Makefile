@@ -64,7 +64,13 @@ check: build ## vet, staticcheck, format, import arrows, documents
 	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
 		if [ -n "$$out" ]; then printf 'gofmt would change:\n%s\n' "$$out" >&2; exit 1; fi
 	$(GO) test -count=1 -run '^TestImportArrows' ./cmd/sietch
+	$(GO) generate ./runtime/api
+	@git diff --exit-code --stat -- 'runtime/api/*.gen.go' || { echo 'generated code is not that of runtime/api/openapi.yaml: commit what make generate writes' >&2; exit 1; }
 	SIETCH_BIN=$(CURDIR)/bin/sietch $(GO) test -count=1 ./docs
+
+.PHONY: generate
+generate: ## write server and client of the API from runtime/api/openapi.yaml
+	$(GO) generate ./runtime/api
 
 .PHONY: docs
 docs: build ## write the help texts of bin/sietch into docs/cli.md

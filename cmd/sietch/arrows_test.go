@@ -28,6 +28,7 @@ var arrows = map[string][]string{
 	"runtime/vmm/vmmtest": {"runtime/guestmem", "runtime/vmm", "runtime/vmm/process"},
 	"runtime/agent":       {"guestinit/proto", "guestinit/proto/tartree"},
 	"runtime/api":         {"runtime"},
+	"runtime/api/client":  nil,
 	"runtime/testlane":    nil,
 
 	// The client for Go: what is generated, and nothing of the machinery.
@@ -55,6 +56,8 @@ var soleImporters = map[string]string{
 	"github.com/vishvananda/netns":           "netplumb",
 	"github.com/google/nftables":             "netplumb",
 	"github.com/urfave/cli":                  "cmd/sietch",
+	"github.com/getkin/kin-openapi":          "runtime/api",
+	"github.com/prometheus/client_golang":    "runtime/api",
 }
 
 // listed is what `go list -json` says of a package.

@@ -272,15 +272,25 @@ type channel struct {
 }
 
 func (c channel) Write(p []byte) (int, error) {
+	for n := 0; n < len(p); n += channelData {
+		if err := c.send(p[n:min(len(p), n+channelData)]); err != nil {
+			return n, err
+		}
+	}
+	return len(p), nil
+}
+
+// channelData is the most that one message carries: many clients refuse messages
+// larger than 32 KiB unless told otherwise.
+const channelData = 32<<10 - 1
+
+func (c channel) send(p []byte) error {
 	w, err := c.x.conn.Writer(c.x.ctx, websocket.MessageBinary)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if _, err = w.Write([]byte{c.id}); err == nil {
 		_, err = w.Write(p)
 	}
-	if err = errors.Join(err, w.Close()); err != nil {
-		return 0, err
-	}
-	return len(p), nil
+	return errors.Join(err, w.Close())
 }

@@ -163,6 +163,9 @@ func keepSecrets(header string) (list []runtime.BuildSecret, remove func(), err 
 	return list, func() { os.RemoveAll(dir) }, nil
 }
 
+// unreadBody is how much of a body is read for nothing, to keep a connection.
+const unreadBody = 256 << 10
+
 // making answers with the progress of what makes an image, then with the image.
 func (s *Server) making(w http.ResponseWriter, r *http.Request, fn func(context.Context, io.Writer) (runtime.Image, error)) {
 	// The body is still read while the answer has begun.
@@ -172,6 +175,10 @@ func (s *Server) making(w http.ResponseWriter, r *http.Request, fn func(context.
 	defer cancel(nil)
 	progress := &progressLines{out: out, broken: cancel}
 	image, err := fn(ctx, progress)
+	// What is left of the body would be taken for the connection's next request.
+	if n, _ := io.CopyN(io.Discard, r.Body, unreadBody); n == unreadBody {
+		w.Header().Set("Connection", "close")
+	}
 	progress.flush()
 	if err == nil {
 		out.send(struct {
