@@ -46,7 +46,8 @@ class Ports:
 
     def request(self, method: str, port: int, path: str = "", **options: Any) -> httpx.Response:
         """Asks a service in the sandbox through the server; ``options`` are those
-        of ``httpx.request``. The answer is the service's, whatever its status."""
+        of ``httpx.request``. The answer is the service's, whatever its status; where
+        nothing listens, it is the server's, with an error of the API."""
         return self._wire.proxy(method, self._proxy(port, path), **options)
 
     def _proxy(self, port: int, path: str) -> str:
