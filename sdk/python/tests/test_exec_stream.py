@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from pathlib import Path
@@ -234,7 +235,7 @@ def test_error_on_the_way(kind: str, host: Host, url: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_broken_connection(kind: str, host: Host, url: str) -> None:
-    host.script = lambda conn: conn.socket.close()
+    host.script = lambda conn: conn.socket.shutdown(socket.SHUT_RDWR)
     with pytest.raises(sietch.ConnectionFailedError):
         run(kind, url, everything, "true")
 

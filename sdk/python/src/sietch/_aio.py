@@ -104,7 +104,7 @@ class AsyncWebSocket:
             ) from None
         except (OSError, EOFError, websockets.WebSocketException) as error:
             sock.close()
-            raise ConnectionFailedError(f"open WebSocket to {address.url}: {error}") from error
+            raise ConnectionFailedError(f"open WebSocket to {address.uds or address.url}: {error}") from error
         return cls(conn)
 
     async def send(self, message: Union[str, bytes]) -> None:

@@ -6,11 +6,11 @@ import contextlib
 import socket
 import threading
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional, TypeVar, Union
 
 import httpx
 import websockets
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection, connect, unix_connect
 
 from . import _address
 from ._address import Address
@@ -68,35 +68,38 @@ class WebSocket:
         timeout: float,
         verify: _address.Verify,
     ) -> WebSocket:
+        options: Dict[str, Any] = {
+            "subprotocols": [websockets.Subprotocol(protocol)],
+            "additional_headers": headers,
+            "open_timeout": timeout,
+            # A reader that is slow also reads pongs late; TCP's keepalive finds
+            # who is gone.
+            "ping_interval": None,
+            "max_size": None,
+            "compression": None,
+        }
+        uri = address.websocket_url + path
+        sock: Optional[socket.socket] = None
         try:
-            sock = call(_address.open_socket, address, timeout)
-        except OSError as error:
-            raise ConnectionFailedError(f"connect to {address.uds or address.url}: {error}") from error
-        sock.settimeout(None)
-        try:
-            conn = connect(
-                address.websocket_url + path,
-                sock=sock,
-                ssl=_address.tls(verify) if address.secure else None,
-                subprotocols=[websockets.Subprotocol(protocol)],
-                additional_headers=headers,
-                open_timeout=timeout,
-                # A reader that is slow also reads pongs late; TCP's keepalive
-                # finds who is gone.
-                ping_interval=None,
-                max_size=None,
-                compression=None,
-                proxy=None,
-            ).__enter__()
+            if address.uds is not None:
+                # Given a socket, websockets takes it for one of TCP.
+                opening = unix_connect(address.uds, uri, **options)
+            else:
+                sock = _address.open_socket(address, timeout)
+                sock.settimeout(None)
+                context = _address.tls(verify) if address.secure else None
+                opening = connect(uri, sock=sock, ssl=context, proxy=None, **options)
+            conn = opening.__enter__()
         except websockets.InvalidStatus as error:
-            sock.close()
+            _close(sock)
             answer = error.response
             raise error_of_answer(
                 answer.status_code, bytes(answer.body or b""), answer.headers.get("X-Request-Id", "")
             ) from None
         except (OSError, EOFError, websockets.WebSocketException) as error:
-            sock.close()
-            raise ConnectionFailedError(f"open WebSocket to {address.url}: {error}") from error
+            _close(sock)
+            where = address.uds or address.url
+            raise ConnectionFailedError(f"open WebSocket to {where}: {error}") from error
         return cls(conn)
 
     def send(self, message: Union[str, bytes]) -> None:
@@ -116,6 +119,11 @@ class WebSocket:
         with contextlib.suppress(OSError):
             self._conn.socket.shutdown(socket.SHUT_RDWR)
         self._conn.close()
+
+
+def _close(sock: Optional[socket.socket]) -> None:
+    if sock is not None:
+        sock.close()
 
 
 def _broken(error: websockets.ConnectionClosed) -> SietchError:
