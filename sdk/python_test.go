@@ -1,20 +1,16 @@
 package sdk
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/sietch-dev/sietch/examples/small"
 	"github.com/sietch-dev/sietch/runtime/testlane"
 )
 
@@ -55,7 +51,7 @@ func TestPython(t *testing.T) {
 		env.run(t, filepath.Join(project, "tests"), "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not machines", ".")
 	})
 	t.Run("machines", func(t *testing.T) {
-		s := startServer(t)
+		s := theServer(t)
 		env.vars = append(env.vars, "SIETCH_TEST_MACHINES=1", "SIETCH_URL="+s.url, "SIETCH_TOKEN="+s.token, "SIETCH_TEST_SOCKET=unix://"+s.socket)
 		env.run(t, filepath.Join(project, "tests"), "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", "-m", "machines", ".")
 	})
@@ -143,82 +139,4 @@ func (e *environment) command(t *testing.T, dir, name string, args ...string) (s
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
 	return string(out), err
-}
-
-// server is a sietch that serves a data directory of the test's own, in which
-// the small image is called debian:bookworm, so that examples read as they are
-// meant.
-type server struct{ url, token, socket string }
-
-func startServer(t *testing.T) server {
-	t.Helper()
-	testlane.Need(t, testlane.Root, testlane.BuildKit, testlane.QEMU, testlane.Mirror)
-	bin := os.Getenv("SIETCH_BIN")
-	if bin == "" {
-		bin, _ = filepath.Abs("../bin/sietch")
-	}
-	if _, err := os.Stat(bin); err != nil {
-		t.Skip("no bin/sietch here and SIETCH_BIN not set: run make")
-	}
-	// Paths of sockets are short.
-	parent := os.Getenv("SIETCH_TEST_DIR")
-	if parent == "" {
-		parent = "/var/tmp"
-	}
-	dir, err := os.MkdirTemp(parent, "sdk-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	sietch := func(args ...string) string {
-		t.Helper()
-		cmd := exec.Command(bin, append([]string{"--data-dir", dir}, args...)...)
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("sietch %s: %v\n%s", strings.Join(args, " "), err, stderr.String())
-		}
-		return strings.TrimSpace(string(out))
-	}
-	t.Cleanup(func() {
-		if left := sietch("-q", "ps", "-a"); left != "" {
-			t.Errorf("the suite left sandboxes: %s", left)
-			sietch(append([]string{"rm", "-f"}, strings.Fields(left)...)...)
-		}
-	})
-
-	context := t.TempDir()
-	if err := small.WriteContext(context); err != nil {
-		t.Fatal(err)
-	}
-	sietch("build", "--progress", "quiet", "-t", "debian:bookworm", context)
-	s := server{token: sietch("token", "create", "sdk"), socket: filepath.Join(dir, "serve.sock")}
-
-	cmd := exec.Command(bin, "--data-dir", dir, "--json", "serve", "--listen", "127.0.0.1:0", "--token-file", filepath.Join(dir, "tokens.json"))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	var log bytes.Buffer
-	cmd.Stderr = &log
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Signal(syscall.SIGTERM)
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("server: %v", err)
-		}
-		if t.Failed() {
-			t.Logf("the server said:\n%s", log.String())
-		}
-	})
-	var told struct{ Listen []string }
-	if err := json.NewDecoder(out).Decode(&told); err != nil || len(told.Listen) != 1 {
-		t.Fatalf("serve says %+v (%v)\n%s", told, err, log.String())
-	}
-	s.url = told.Listen[0]
-	return s
 }
