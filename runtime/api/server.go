@@ -110,6 +110,7 @@ func New(o Options) (*Server, error) {
 		closing: make(chan struct{}),
 	}
 	s.metrics = newMetrics(prometheus.NewRegistry(), o.Engine, o.Version)
+	engine.onPark, engine.onWake = s.metrics.parked.Inc, s.metrics.woken.Inc
 	s.mux = http.NewServeMux()
 	HandlerWithOptions(s, StdHTTPServerOptions{
 		BaseRouter:       s.mux,

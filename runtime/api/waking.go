@@ -521,7 +521,6 @@ func (w *waking) Remove(ctx context.Context, name string, force bool) error {
 // Run does what is due without a request, until ctx ends: it parks idle
 // sandboxes, and lets the engine remove those whose time is over.
 func (s *Server) Run(ctx context.Context) error {
-	s.engine.onPark, s.engine.onWake = s.metrics.parked.Inc, s.metrics.woken.Inc
 	every := 15 * time.Second
 	if s.o.IdlePause > 0 {
 		every = max(time.Second, min(every, s.o.IdlePause/4))
