@@ -35,6 +35,9 @@ var arrows = map[string][]string{
 	"runtime/api/rfb":       nil,
 	"runtime/testlane":      nil,
 
+	// The client for Go: what is generated, and nothing of the machinery.
+	"sdk/go/sietch": {"runtime/api/client"},
+
 	// Support for tests of others, linked into no product.
 	"builder/buildertest": {"builder", "runtime/testlane"},
 
@@ -45,6 +48,7 @@ var arrows = map[string][]string{
 	"examples":         nil,
 	"examples/show":    {"examples/desktop", "examples/editor", "examples/tools", "examples/treesearch"},
 	"examples/desktop": {"examples/tools", "runtime/api/rfb"},
+	"sdk":              nil,
 	"docs":             nil,
 }
 

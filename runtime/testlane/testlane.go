@@ -25,22 +25,28 @@ const (
 	Mirror          = "mirror"           // apt-get, mmdebstrap and a package mirror that answers
 	Node            = "node"             // node and npm
 	Desktop         = "desktop"          // asked for: a test with a browser in a machine takes long
+	Python          = "python"           // python3 that can make environments
+	PyPI            = "pypi"             // a package index of Python that answers; see Miss
 )
 
 // Need skips t, or fails it when the lane is required, unless every lane is there.
 func Need(t testing.TB, lanes ...string) {
 	t.Helper()
-	required := strings.Split(os.Getenv("SIETCH_TEST_REQUIRE"), ",")
 	for _, lane := range lanes {
-		err := check(lane)
-		if err == nil {
-			continue
+		if err := check(lane); err != nil {
+			Miss(t, lane, err)
 		}
-		if slices.Contains(required, lane) {
-			t.Fatalf("lane %s is required here and missing: %v", lane, err)
-		}
-		t.Skipf("lane %s is missing: %v", lane, err)
 	}
+}
+
+// Miss is for a lane that only its use shows to be missing, and why: it skips t,
+// or fails it when the lane is required.
+func Miss(t testing.TB, lane string, err error) {
+	t.Helper()
+	if slices.Contains(strings.Split(os.Getenv("SIETCH_TEST_REQUIRE"), ","), lane) {
+		t.Fatalf("lane %s is required here and missing: %v", lane, err)
+	}
+	t.Skipf("lane %s is missing: %v", lane, err)
 }
 
 func check(lane string) error {
@@ -70,6 +76,15 @@ func check(lane string) error {
 			return nil
 		}
 		return fmt.Errorf("it takes many minutes where processors are emulated, and is run when SIETCH_TEST_REQUIRE names it")
+	case Python:
+		if err := tools("python3"); err != nil {
+			return err
+		}
+		// ensurepip is what python3-venv brings and python3 alone lacks.
+		if out, err := exec.Command("python3", "-c", "import venv, ensurepip, sys; sys.exit(sys.version_info < (3, 9))").CombinedOutput(); err != nil {
+			return fmt.Errorf("python3 of 3.9 or newer with venv: %w: %s", err, strings.TrimSpace(string(out)))
+		}
+		return nil
 	}
 	return fmt.Errorf("no lane of that name")
 }

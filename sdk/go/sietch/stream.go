@@ -1,0 +1,97 @@
+package sietch
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+
+	"github.com/sietch-dev/sietch/runtime/api/client"
+)
+
+// longestLine is where a line of a stream is not believed any more.
+const longestLine = 64 << 20
+
+// objects gives the lines of an answer, each a JSON object; an error in one of
+// them is the last. The answer is closed in the end.
+func objects[T any](resp *http.Response, err error) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var none T
+		r, err := body(resp, err)
+		if err != nil {
+			yield(none, err)
+			return
+		}
+		defer r.Close()
+		lines := bufio.NewScanner(r)
+		lines.Buffer(nil, longestLine)
+		for lines.Scan() {
+			if len(lines.Bytes()) == 0 {
+				continue
+			}
+			v, err := told[T](lines.Bytes())
+			if !yield(v, err) || err != nil {
+				return
+			}
+		}
+		if err := lines.Err(); err != nil {
+			yield(none, fmt.Errorf("read answer: %w", err))
+		}
+	}
+}
+
+// told reads one object of a stream, or the error that it says.
+func told[T any](line []byte) (T, error) {
+	var v T
+	var failure struct {
+		Error *client.ErrorBody `json:"error"`
+	}
+	if err := json.Unmarshal(line, &failure); err != nil {
+		return v, fmt.Errorf("read answer: %w: %.80q", ErrProtocol, line)
+	}
+	if failure.Error != nil {
+		return v, errorOf(failure.Error, 0, "")
+	}
+	if err := json.Unmarshal(line, &v); err != nil {
+		return v, fmt.Errorf("read answer: %w", err)
+	}
+	return v, nil
+}
+
+// messages gives the server-sent events of an answer whose name is one of only
+// (none: all); one called error is the last.
+func messages[T any](r io.ReadCloser, only string) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		defer r.Close()
+		lines := bufio.NewScanner(r)
+		lines.Buffer(nil, longestLine)
+		var event string
+		var data []byte
+		for lines.Scan() {
+			line := bytes.TrimSuffix(lines.Bytes(), []byte("\r"))
+			name, value, _ := bytes.Cut(line, []byte(":"))
+			value = bytes.TrimPrefix(value, []byte(" "))
+			switch {
+			case len(line) > 0 && string(name) == "event":
+				event = string(value)
+			case len(line) > 0 && string(name) == "data":
+				data = append(data, value...)
+			case len(line) == 0 && data != nil:
+				if only == "" || event == only || event == "error" {
+					v, err := told[T](data)
+					if !yield(v, err) || err != nil {
+						return
+					}
+				}
+				event, data = "", nil
+			}
+		}
+		if err := lines.Err(); err != nil {
+			var none T
+			yield(none, fmt.Errorf("read events: %w", err))
+		}
+	}
+}
