@@ -267,8 +267,11 @@ func (g *guarded) Stats(ctx context.Context, names []string) ([]runtime.Stats, e
 		if err != nil {
 			return nil, err
 		}
-		if names = namesOf(boxes); len(names) == 0 {
+		if len(boxes) == 0 {
 			return []runtime.Stats{}, nil
+		}
+		for _, b := range boxes {
+			names = append(names, b.Name)
 		}
 	}
 	return g.e.Stats(ctx, names)
