@@ -105,7 +105,7 @@ func tokenLsCommand(e *env) *cli.Command {
 		Name:        "ls",
 		Usage:       "list tokens",
 		ArgsUsage:   "",
-		Description: "Examples:\nsietch token ls",
+		Description: "Their names and what each is limited to; a token itself is nowhere kept.\n\nExamples:\nsietch token ls",
 		Flags:       []cli.Flag{tokenFileFlag()},
 		Action: func(c *cli.Context) error {
 			tokens, err := e.tokens(c)

@@ -45,6 +45,34 @@ SANDBOX: Dict[str, Any] = {
     "dir": "/var/lib/sietch/sandboxes/s1",
     "timing": {"ready_ms": 812.5},
 }
+STATS: Dict[str, Any] = {
+    "name": "box",
+    "state": "running",
+    "time": TIME,
+    "cpu": {"time_ms": 12.5, "cpus": 1, "threads": 3},
+    "memory": {
+        "size_bytes": 1 << 29,
+        "limit_bytes": 1 << 28,
+        "rss_bytes": 200,
+        "pss_bytes": 90,
+        "shared_bytes": 150,
+        "private_bytes": 50,
+        "swap_bytes": 0,
+    },
+    "guest": {
+        "total_bytes": 1 << 28,
+        "free_bytes": 2,
+        "available_bytes": 3,
+        "cached_bytes": 4,
+        "held_bytes": 5,
+        "load": [0.5, 0.25, 1],
+        "uptime_ms": 6,
+        "rx_bytes": 7,
+        "tx_bytes": 8,
+        "disk_bytes": 9,
+        "disk_free_bytes": 10,
+    },
+}
 PROCESS: Dict[str, Any] = {
     "id": "p1",
     "args": ["sleep", "60"],

@@ -183,6 +183,31 @@ CASES = [
     Case(
         "removeSandbox", lambda c, b: b.remove(force=True), ok(status=204), nothing, query={"force": "true"}
     ),
+    Case(
+        "sandboxStats",
+        lambda c, b: b.stats(),
+        ok(samples.STATS),
+        lambda r: r.memory.pss_bytes == 90 and r.guest.load == [0.5, 0.25, 1.0] and r.cpu.limit is None,
+    ),
+    Case(
+        "stats",
+        lambda c, b: c.stats(),
+        ok([{**samples.STATS, "state": "paused", "guest": None}]),
+        lambda r: [(s.name, s.guest) for s in r] == [("box", None)],
+    ),
+    Case(
+        "resizeSandbox",
+        lambda c, b: b.resize(cpus=0.5, memory="256M"),
+        ok({**samples.SANDBOX, "cpu_limit": 0.5, "memory_limit_bytes": 1 << 28}),
+        lambda r: (r.cpu_limit, r.memory_limit_bytes) == (0.5, 1 << 28),
+        json={"cpus": 0.5, "memory_bytes": 1 << 28},
+    ),
+    Case(
+        "reclaimSandbox",
+        lambda c, b: b.reclaim(),
+        ok({"name": "box", "reclaimed_bytes": 5, "private_bytes": 7}),
+        lambda r: r.reclaimed_bytes == 5,
+    ),
     Case("pauseSandbox", lambda c, b: b.pause(), ok(status=204), nothing),
     Case("resumeSandbox", lambda c, b: b.resume(), ok(status=204), nothing),
     Case(

@@ -93,7 +93,68 @@ class SandboxInfo:
     dir: str
     expires: Optional[datetime] = None
     reason: str = ""
+    cpu_limit: Optional[float] = None  #: when resized
+    memory_limit_bytes: Optional[int] = None  #: when resized
     timing: Optional[BootTiming] = None
+
+
+@dataclass(frozen=True)
+class CPUStats:
+    """The time that the virtual machine's process has run."""
+
+    time_ms: float  #: of all its threads since its start
+    cpus: int
+    threads: int
+    limit: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class MemoryStats:
+    """The host's view: guest memory and the virtual machine's own together."""
+
+    size_bytes: int  #: of guest memory
+    rss_bytes: int
+    pss_bytes: int  #: what several map counts for each in equal shares
+    shared_bytes: int  #: mapped by others too
+    private_bytes: int  #: what its removal frees
+    swap_bytes: int
+    limit_bytes: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class GuestStats:
+    """What the guest's kernel says."""
+
+    total_bytes: int
+    free_bytes: int
+    available_bytes: int
+    cached_bytes: int
+    held_bytes: int  #: kept from the guest by resize
+    load: List[float]  #: averages of 1, 5 and 15 minutes
+    uptime_ms: int
+    rx_bytes: int
+    tx_bytes: int
+    disk_bytes: int
+    disk_free_bytes: int
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a sandbox uses at one moment."""
+
+    name: str
+    state: str  #: running or paused
+    time: datetime
+    cpu: CPUStats
+    memory: MemoryStats
+    guest: Optional[GuestStats]  #: None when it is paused or does not answer
+
+
+@dataclass(frozen=True)
+class ReclaimReport:
+    name: str
+    reclaimed_bytes: int
+    private_bytes: int  #: what is left that no other sandbox shares
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from ..models import (
     GCReport,
     Health,
     SandboxInfo,
+    Stats,
     UsageReport,
     Version,
 )
@@ -244,6 +245,10 @@ class AsyncClient:
     async def du(self) -> UsageReport:
         """What the data directory holds, by use."""
         return await self._wire.value(Call("GET", _calls.path("du"), slow=True), UsageReport)
+
+    async def stats(self) -> List[Stats]:
+        """What every running sandbox uses at this moment."""
+        return await self._wire.value(Call("GET", _calls.path("stats")), List[Stats])
 
     # --- the server
 

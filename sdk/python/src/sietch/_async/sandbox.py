@@ -8,7 +8,7 @@ from .. import _calls
 from .._calls import Call, Duration, PortSpec, Size
 from .._decode import exec_result
 from ..errors import CommandFailedError
-from ..models import Commit, ExecResult, Ref, ReflogEntry, SandboxInfo
+from ..models import Commit, ExecResult, ReclaimReport, Ref, ReflogEntry, SandboxInfo, Stats
 from .exec import AsyncExecStream, Input
 from .files import AsyncFiles
 from .ports import AsyncPorts
@@ -278,6 +278,22 @@ class AsyncSandbox:
     async def tag(self, name: str) -> Ref:
         """Makes a tag at its HEAD."""
         return await self.client.tags.create(name, self.name)
+
+    # --- what it uses
+
+    async def stats(self) -> Stats:
+        """What it uses at this moment."""
+        return await self._wire.value(self._call("GET", "stats"), Stats)
+
+    async def resize(self, *, cpus: Optional[float] = None, memory: Optional[Size] = None) -> SandboxInfo:
+        """Changes what it may use, at most what it was made with, while it runs.
+        ``WrongStateError`` when the guest has too little memory to spare."""
+        request = _calls.body(cpus=cpus, memory_bytes=_calls.size(memory, "memory"))
+        return await self._wire.value(self._call("POST", "resize", json=request, slow=True), SandboxInfo)
+
+    async def reclaim(self) -> ReclaimReport:
+        """Gives the memory that the guest has free back to the host."""
+        return await self._wire.value(self._call("POST", "reclaim", slow=True), ReclaimReport)
 
     # --- life
 

@@ -20,6 +20,7 @@ from ..models import (
     GCReport,
     Health,
     SandboxInfo,
+    Stats,
     UsageReport,
     Version,
 )
@@ -245,6 +246,10 @@ class Client:
     def du(self) -> UsageReport:
         """What the data directory holds, by use."""
         return self._wire.value(Call("GET", _calls.path("du"), slow=True), UsageReport)
+
+    def stats(self) -> List[Stats]:
+        """What every running sandbox uses at this moment."""
+        return self._wire.value(Call("GET", _calls.path("stats")), List[Stats])
 
     # --- the server
 

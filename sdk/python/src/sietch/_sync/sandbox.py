@@ -9,7 +9,7 @@ from .. import _calls
 from .._calls import Call, Duration, PortSpec, Size
 from .._decode import exec_result
 from ..errors import CommandFailedError
-from ..models import Commit, ExecResult, Ref, ReflogEntry, SandboxInfo
+from ..models import Commit, ExecResult, ReclaimReport, Ref, ReflogEntry, SandboxInfo, Stats
 from .exec import ExecStream, Input
 from .files import Files
 from .ports import Ports
@@ -279,6 +279,22 @@ class Sandbox:
     def tag(self, name: str) -> Ref:
         """Makes a tag at its HEAD."""
         return self.client.tags.create(name, self.name)
+
+    # --- what it uses
+
+    def stats(self) -> Stats:
+        """What it uses at this moment."""
+        return self._wire.value(self._call("GET", "stats"), Stats)
+
+    def resize(self, *, cpus: Optional[float] = None, memory: Optional[Size] = None) -> SandboxInfo:
+        """Changes what it may use, at most what it was made with, while it runs.
+        ``WrongStateError`` when the guest has too little memory to spare."""
+        request = _calls.body(cpus=cpus, memory_bytes=_calls.size(memory, "memory"))
+        return self._wire.value(self._call("POST", "resize", json=request, slow=True), SandboxInfo)
+
+    def reclaim(self) -> ReclaimReport:
+        """Gives the memory that the guest has free back to the host."""
+        return self._wire.value(self._call("POST", "reclaim", slow=True), ReclaimReport)
 
     # --- life
 
