@@ -8,18 +8,18 @@ import (
 
 // VM is a sandbox in the words of Arrakis.
 type VM struct {
-	VMName        string        `json:"vmName"`
-	Status        string        `json:"status"` // RUNNING, PAUSED or STOPPED
-	IP            string        `json:"ip"`     // with prefix length; empty when stopped
-	TapDeviceName string        `json:"tapDeviceName"`
+	IP            string        `json:"ip"` // with prefix length; empty when stopped
 	PortForwards  []PortForward `json:"portForwards"`
+	Status        string        `json:"status"` // RUNNING, PAUSED or STOPPED
+	TapDeviceName string        `json:"tapDeviceName"`
+	VMName        string        `json:"vmName"`
 }
 
 // PortForward is one forwarded port; both ports are strings.
 type PortForward struct {
-	HostPort    string `json:"hostPort"`
-	GuestPort   string `json:"guestPort"`
 	Description string `json:"description"`
+	GuestPort   string `json:"guestPort"`
+	HostPort    string `json:"hostPort"`
 }
 
 // VMList is the answer that lists all.

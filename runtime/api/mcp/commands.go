@@ -56,7 +56,7 @@ func (t *tools) run(ctx context.Context, r *sdk.CallToolRequest, in commandIn) (
 	defer p.stop()
 	out := &output{shown: shownHead + shownTail}
 	defer out.close()
-	status, err := t.engine.Exec(ctx, arrakis.Command(in.VMName, in.Cmd), runtime.ExecIO{Stdout: out, Stderr: out})
+	status, err := t.engine(ctx).Exec(ctx, arrakis.Command(in.VMName, in.Cmd), runtime.ExecIO{Stdout: out, Stderr: out})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -88,7 +88,7 @@ func (t *tools) shown(ctx context.Context, name string, out *output) string {
 	file := arrakis.Dir + "/output-" + strings.ToLower(rand.Text()[:8])
 	body, size, err := out.whole()
 	if err == nil {
-		err = guestfile.Write(ctx, t.engine, name, guestfile.File{Path: file, Mode: 0o600, SizeBytes: size, Parents: true}, body)
+		err = guestfile.Write(ctx, t.engine(ctx), name, guestfile.File{Path: file, Mode: 0o600, SizeBytes: size, Parents: true}, body)
 	}
 	switch {
 	case err != nil:
@@ -114,7 +114,7 @@ func (t *tools) background(ctx context.Context, _ *sdk.CallToolRequest, in comma
 	if err := arrakis.CheckCommand(in.Cmd); err != nil {
 		return nil, started{}, err
 	}
-	p, err := t.engine.StartProcess(ctx, arrakis.Command(in.VMName, in.Cmd))
+	p, err := t.engine(ctx).StartProcess(ctx, arrakis.Command(in.VMName, in.Cmd))
 	if err != nil {
 		return nil, started{}, err
 	}
@@ -141,7 +141,7 @@ func (t *tools) output(ctx context.Context, r *sdk.CallToolRequest, in outputIn)
 	}
 	var buf bytes.Buffer
 	out := read{Running: proc.Running, ExitCode: proc.ExitCode}
-	out.NextOffset, err = t.engine.ProcessOutput(ctx, runtime.ProcessOutputRequest{
+	out.NextOffset, err = t.engine(ctx).ProcessOutput(ctx, runtime.ProcessOutputRequest{
 		Name: in.VMName, ID: in.ProcessID, Offset: in.Offset, Limit: outputPage, Skipped: func(n int64) { out.Skipped += n },
 	}, &buf)
 	if err != nil {
@@ -179,7 +179,7 @@ func (t *tools) await(ctx context.Context, r *sdk.CallToolRequest, in outputIn) 
 	poll := time.NewTicker(outputPoll)
 	defer poll.Stop()
 	for {
-		proc, err := t.engine.InspectProcess(ctx, in.VMName, in.ProcessID)
+		proc, err := t.engine(ctx).InspectProcess(ctx, in.VMName, in.ProcessID)
 		if err != nil || in.WaitSeconds == 0 || !proc.Running || proc.OutputBytes > in.Offset {
 			return proc, err
 		}
@@ -187,7 +187,7 @@ func (t *tools) await(ctx context.Context, r *sdk.CallToolRequest, in outputIn) 
 		case <-ctx.Done():
 			return proc, ctx.Err()
 		case <-until.C:
-			return t.engine.InspectProcess(ctx, in.VMName, in.ProcessID)
+			return t.engine(ctx).InspectProcess(ctx, in.VMName, in.ProcessID)
 		case <-poll.C:
 		}
 	}

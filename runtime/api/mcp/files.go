@@ -85,7 +85,7 @@ func (t *tools) upload(ctx context.Context, r *sdk.CallToolRequest, in uploadIn)
 	p := begin(ctx, r, "writing", 0)
 	defer p.stop()
 	to := arrakis.Path(in.Path)
-	err := guestfile.Write(ctx, t.engine, in.VMName, guestfile.File{Path: to, Mode: 0o644, SizeBytes: int64(len(content)), Parents: true}, strings.NewReader(content))
+	err := guestfile.Write(ctx, t.engine(ctx), in.VMName, guestfile.File{Path: to, Mode: 0o644, SizeBytes: int64(len(content)), Parents: true}, strings.NewReader(content))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -102,7 +102,7 @@ func (t *tools) download(ctx context.Context, r *sdk.CallToolRequest, in downloa
 	p := begin(ctx, r, "reading", 0)
 	defer p.stop()
 	w := &window{skip: in.Offset, limit: in.Length}
-	err := guestfile.Read(ctx, t.engine, in.VMName, arrakis.Path(in.Path), w.open)
+	err := guestfile.Read(ctx, t.engine(ctx), in.VMName, arrakis.Path(in.Path), w.open)
 	if err != nil && !errors.Is(err, errEnough) {
 		return nil, nil, err
 	}

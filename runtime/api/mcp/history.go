@@ -76,7 +76,7 @@ func commitOf(c runtime.Commit) commit {
 func (t *tools) commit(ctx context.Context, r *sdk.CallToolRequest, in commitIn) (*sdk.CallToolResult, commit, error) {
 	p := begin(ctx, r, "committing "+in.VMName, 0)
 	defer p.stop()
-	c, err := t.engine.Commit(ctx, runtime.CommitRequest{Name: in.VMName, Message: in.Message, DiskOnly: in.DiskOnly})
+	c, err := t.engine(ctx).Commit(ctx, runtime.CommitRequest{Name: in.VMName, Message: in.Message, DiskOnly: in.DiskOnly})
 	if err != nil {
 		return nil, commit{}, err
 	}
@@ -93,7 +93,7 @@ func (t *tools) commit(ctx context.Context, r *sdk.CallToolRequest, in commitIn)
 func (t *tools) checkout(ctx context.Context, r *sdk.CallToolRequest, in checkoutIn) (*sdk.CallToolResult, any, error) {
 	p := begin(ctx, r, "checking out "+in.VMName, 0)
 	defer p.stop()
-	b, err := t.engine.Checkout(ctx, runtime.CheckoutRequest{Name: in.VMName, Ref: in.Ref, NewBranch: in.NewBranch, NoSave: in.NoSave})
+	b, err := t.engine(ctx).Checkout(ctx, runtime.CheckoutRequest{Name: in.VMName, Ref: in.Ref, NewBranch: in.NewBranch, NoSave: in.NoSave})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -115,7 +115,7 @@ func (t *tools) fork(ctx context.Context, r *sdk.CallToolRequest, in forkIn) (*s
 	}
 	p := begin(ctx, r, "forking "+in.From, n)
 	defer p.stop()
-	all, err := t.engine.Fork(ctx, runtime.ForkRequest{From: in.From, N: n, Prefix: in.Prefix, Branch: in.Branch}, func(f runtime.Fork) {
+	all, err := t.engine(ctx).Fork(ctx, runtime.ForkRequest{From: in.From, N: n, Prefix: in.Prefix, Branch: in.Branch}, func(f runtime.Fork) {
 		p.step(f.Name + " is ready")
 	})
 	out := forks{Forks: append([]runtime.Fork{}, all...)}
@@ -144,7 +144,7 @@ func (t *tools) log(ctx context.Context, _ *sdk.CallToolRequest, in logIn) (*sdk
 	if n < 0 || n > logMost {
 		return nil, history{}, usage(fmt.Sprintf("n is %d: not 1 to %d", in.N, logMost), "")
 	}
-	list, err := t.engine.Log(ctx, runtime.LogRequest{Ref: in.Ref, N: n})
+	list, err := t.engine(ctx).Log(ctx, runtime.LogRequest{Ref: in.Ref, N: n})
 	if err != nil {
 		return nil, history{}, err
 	}

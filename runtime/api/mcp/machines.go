@@ -68,7 +68,7 @@ func (t *tools) start(ctx context.Context, r *sdk.CallToolRequest, in startIn) (
 	}
 	p := begin(ctx, r, "starting "+in.Name, 0)
 	defer p.stop()
-	b, err := arrakis.Start(ctx, t.engine, arrakis.StartRequest{
+	b, err := arrakis.Start(ctx, t.engine(ctx), arrakis.StartRequest{
 		Name: in.Name, Image: in.Image, Default: t.o.DefaultImage, CPUs: in.CPUs, MemoryBytes: int64(in.MemoryMiB) << 20,
 	})
 	if err != nil {
@@ -83,7 +83,7 @@ func (t *tools) restore(ctx context.Context, r *sdk.CallToolRequest, in restoreI
 	}
 	p := begin(ctx, r, "restoring "+in.VMName, 0)
 	defer p.stop()
-	b, err := arrakis.Start(ctx, t.engine, arrakis.StartRequest{Name: in.VMName, SnapshotID: in.SnapshotID})
+	b, err := arrakis.Start(ctx, t.engine(ctx), arrakis.StartRequest{Name: in.VMName, SnapshotID: in.SnapshotID})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -93,7 +93,7 @@ func (t *tools) restore(ctx context.Context, r *sdk.CallToolRequest, in restoreI
 func (t *tools) snapshot(ctx context.Context, r *sdk.CallToolRequest, in snapshotIn) (*sdk.CallToolResult, any, error) {
 	p := begin(ctx, r, "saving "+in.VMName, 0)
 	defer p.stop()
-	id, err := arrakis.Snapshot(ctx, t.engine, in.VMName, in.SnapshotID)
+	id, err := arrakis.Snapshot(ctx, t.engine(ctx), in.VMName, in.SnapshotID)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -101,7 +101,7 @@ func (t *tools) snapshot(ctx context.Context, r *sdk.CallToolRequest, in snapsho
 }
 
 func (t *tools) destroy(ctx context.Context, _ *sdk.CallToolRequest, in nameIn) (*sdk.CallToolResult, any, error) {
-	if err := t.engine.Remove(ctx, in.VMName, true); err != nil {
+	if err := t.engine(ctx).Remove(ctx, in.VMName, true); err != nil {
 		return nil, nil, err
 	}
 	return text(in.VMName + " is destroyed"), nil, nil
@@ -110,7 +110,7 @@ func (t *tools) destroy(ctx context.Context, _ *sdk.CallToolRequest, in nameIn) 
 func (t *tools) destroyAll(ctx context.Context, r *sdk.CallToolRequest, _ none) (*sdk.CallToolResult, any, error) {
 	p := begin(ctx, r, "destroying all sandboxes", 0)
 	defer p.stop()
-	gone, err := arrakis.DestroyAll(ctx, t.engine)
+	gone, err := arrakis.DestroyAll(ctx, t.engine(ctx))
 	switch {
 	case err != nil && len(gone) > 0:
 		return nil, nil, fmt.Errorf("destroyed are %s, but: %w", strings.Join(gone, ", "), err)
@@ -125,10 +125,10 @@ func (t *tools) destroyAll(ctx context.Context, r *sdk.CallToolRequest, _ none) 
 func (t *tools) update(ctx context.Context, r *sdk.CallToolRequest, in stateIn) (*sdk.CallToolResult, any, error) {
 	p := begin(ctx, r, "changing "+in.VMName, 0)
 	defer p.stop()
-	if err := arrakis.SetStatus(ctx, t.engine, in.VMName, in.Status); err != nil {
+	if err := arrakis.SetStatus(ctx, t.engine(ctx), in.VMName, in.Status); err != nil {
 		return nil, nil, err
 	}
-	b, err := t.engine.Inspect(ctx, in.VMName)
+	b, err := t.engine(ctx).Inspect(ctx, in.VMName)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -151,7 +151,7 @@ type sandboxes struct {
 }
 
 func (t *tools) list(ctx context.Context, _ *sdk.CallToolRequest, _ none) (*sdk.CallToolResult, sandboxes, error) {
-	boxes, err := t.engine.List(ctx, true)
+	boxes, err := t.engine(ctx).List(ctx, true)
 	if err != nil {
 		return nil, sandboxes{}, err
 	}
@@ -172,7 +172,7 @@ func (t *tools) forward(ctx context.Context, _ *sdk.CallToolRequest, in portIn) 
 	if in.GuestPort < 1 || in.GuestPort > 65535 || in.HostPort < 0 || in.HostPort > 65535 {
 		return nil, nil, usage(fmt.Sprintf("ports %d and %d: not of 1 to 65535", in.GuestPort, in.HostPort), "")
 	}
-	p, err := t.engine.AddPort(ctx, in.VMName, runtime.Port{HostIP: "127.0.0.1", Host: uint16(in.HostPort), Guest: uint16(in.GuestPort), Protocol: "tcp"})
+	p, err := t.engine(ctx).AddPort(ctx, in.VMName, runtime.Port{HostIP: "127.0.0.1", Host: uint16(in.HostPort), Guest: uint16(in.GuestPort), Protocol: "tcp"})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -498,7 +498,7 @@ func TestResources(t *testing.T) {
 	if err != nil || len(templates.ResourceTemplates) != 1 || templates.ResourceTemplates[0].URITemplate != "arrakis://vm/{vm_name}" {
 		t.Fatalf("templates: %+v, %v", templates, err)
 	}
-	const vm = `{"vmName":"web.1","status":"RUNNING","ip":"10.88.0.2/20","tapDeviceName":"tap0","portForwards":[]}`
+	const vm = `{"ip":"10.88.0.2/20","portForwards":[],"status":"RUNNING","tapDeviceName":"tap0","vmName":"web.1"}`
 	for uri, want := range map[string]string{"arrakis://vms": `{"vms":[` + vm + `]}`, "arrakis://vm/web.1": vm} {
 		r, err := s.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri})
 		if err != nil {

@@ -22,12 +22,12 @@ const (
 func (t *tools) addResources(s *sdk.Server) {
 	s.AddResource(&sdk.Resource{URI: vmsURI, Name: "vms", Title: "All sandboxes", Description: "All sandboxes, running or not, as JSON.", MIMEType: jsonMIME},
 		func(ctx context.Context, r *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
-			boxes, err := t.engine.List(ctx, true)
+			boxes, err := t.engine(ctx).List(ctx, true)
 			return asJSON(r.Params.URI, arrakis.ListOf(boxes), err)
 		})
 	s.AddResourceTemplate(&sdk.ResourceTemplate{URITemplate: vmURI + "{vm_name}", Name: "vm", Title: "One sandbox", Description: "One sandbox, as JSON.", MIMEType: jsonMIME},
 		func(ctx context.Context, r *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
-			b, err := t.engine.Inspect(ctx, strings.TrimPrefix(r.Params.URI, vmURI))
+			b, err := t.engine(ctx).Inspect(ctx, strings.TrimPrefix(r.Params.URI, vmURI))
 			return asJSON(r.Params.URI, arrakis.Of(b), err)
 		})
 }

@@ -71,7 +71,7 @@ func (t *tools) photograph(ctx context.Context, in screenshotIn) ([]byte, error)
 func (t *tools) byVNC(ctx context.Context, in screenshotIn, port uint16) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, vncPatience)
 	defer cancel()
-	conn, err := t.engine.DialPort(ctx, in.VMName, port)
+	conn, err := t.engine(ctx).DialPort(ctx, in.VMName, port)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ exit 69`
 // byX photographs an X display by a program of the guest.
 func (t *tools) byX(ctx context.Context, in screenshotIn) ([]byte, error) {
 	picture, complaint := &bounded{limit: maxScreenshot + 1}, &bounded{limit: 4 << 10}
-	status, err := t.engine.Exec(ctx, runtime.ExecRequest{
+	status, err := t.engine(ctx).Exec(ctx, runtime.ExecRequest{
 		Name: in.VMName, Args: []string{"/bin/sh", "-c", photographLine, "sh", in.Display}, User: "0", Timeout: vncPatience,
 	}, runtime.ExecIO{Stdout: picture, Stderr: complaint})
 	if err != nil {

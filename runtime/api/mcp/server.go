@@ -33,17 +33,18 @@ const instructions = `Sandboxes are microVMs: isolated Linux machines in which a
 	`restore_snapshot (or checkout) brings it back to that instant, and fork makes live copies to try several ways at once. ` +
 	`Save before anything risky. A call that fails says why, and mostly what to do next.`
 
-// schemas are made once, not for every request over HTTP.
-var schemas = sdk.NewSchemaCache()
-
 // tools is what the tools share.
 type tools struct {
-	engine runtime.Engine
+	engine func(context.Context) runtime.Engine // as the caller may use it
 	o      Options
 }
 
 // New makes a server of an engine's verbs.
 func New(engine runtime.Engine, o Options) *sdk.Server {
+	return newServer(func(context.Context) runtime.Engine { return engine }, o)
+}
+
+func newServer(engine func(context.Context) runtime.Engine, o Options) *sdk.Server {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -58,7 +59,6 @@ func New(engine runtime.Engine, o Options) *sdk.Server {
 		&sdk.ServerOptions{
 			Instructions: instructions,
 			Logger:       quieter(o.Logger),
-			SchemaCache:  schemas,
 			Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Resources: &sdk.ResourceCapabilities{}},
 			// What a sandbox is changes without a word to the client.
 			SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) { c.TTLMs, c.CacheScope = 0, "private" },
