@@ -33,7 +33,8 @@ func (s *server) resident(t testing.TB) int64 {
 }
 
 // TestMuchOutputToASlowReader: a gigabyte passes through, at its reader's speed,
-// and none of it stays.
+// and none of it stays. An emulated guest would need half an hour for it, and
+// writes what is still more than may stay anywhere.
 func TestMuchOutputToASlowReader(t *testing.T) {
 	r := shared(t)
 	s := r.serve(t)
@@ -41,6 +42,10 @@ func TestMuchOutputToASlowReader(t *testing.T) {
 	defer r.ok(t, "rm", "-f", name)
 	s.call(t, 200, "POST", "/v1/sandboxes/"+name+"/exec", `{"args":["true"]}`)
 	before := s.resident(t)
+	size := int64(1 << 30)
+	if !strings.Contains(s.call(t, 200, "GET", "/v1/sandboxes/"+name, ""), `"accel":"kvm"`) {
+		size = 96 << 20
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), within(10*time.Minute))
 	defer cancel()
 	c, _, err := websocket.Dial(ctx, s.url+"/v1/sandboxes/"+name+"/exec", &websocket.DialOptions{Subprotocols: []string{"sietch.exec.v1"}})
@@ -48,7 +53,7 @@ func TestMuchOutputToASlowReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.CloseNow()
-	if err := c.Write(ctx, websocket.MessageText, []byte(`{"args":["head","-c","1073741824","/dev/zero"]}`)); err != nil {
+	if err := c.Write(ctx, websocket.MessageText, fmt.Appendf(nil, `{"args":["head","-c","%d","/dev/zero"]}`, size)); err != nil {
 		t.Fatal(err)
 	}
 	var got, most int64
@@ -74,10 +79,10 @@ func TestMuchOutputToASlowReader(t *testing.T) {
 			most = max(most, s.resident(t))
 		}
 	}
-	if got != 1<<30 {
-		t.Errorf("got %d bytes, want 1 GiB", got)
+	if got != size {
+		t.Errorf("got %d bytes, want %d", got, size)
 	}
-	if most > before+64<<20 {
+	if most > before+32<<20 {
 		t.Errorf("the server grew from %d to %d MiB", before>>20, most>>20)
 	}
 }
