@@ -17,6 +17,7 @@
 //	  cache/zero-N        sparse file that fresh guest RAM of N bytes maps
 //	  sandboxes/ID/       sandbox.json, layer.ext4, console.log, main.log
 //	  tmp/                half-made things; what no live process owns is swept
+//	  events.jsonl        journal of what happened; events.old.jsonl: the one before
 //
 // and, since a unix socket's path must be short and die with the host,
 //
@@ -33,6 +34,10 @@
 //     with the branch; the record's copy of HEAD is for verbs that must not
 //     wait for the store, and is put right at the next open.
 //   - Every verb validates first, and has an undo for each step.
+//   - An event is told once its verb has happened, and telling it never fails the
+//     verb.
+//   - A sandbox whose time is up goes with the next verb that locks it or makes
+//     room for others; a copy of it has no time of its own unless it is given one.
 //
 // # Concurrency
 //

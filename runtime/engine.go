@@ -171,7 +171,8 @@ type Sandbox struct {
 	Main        Main              `json:"main"`
 	// Dir holds the sandbox's files (layer.ext4, console.log, main.log).
 	Dir string `json:"dir"`
-	// Expires is when the sandbox is removed, running or not; nil: never.
+	// Expires is when the sandbox is removed, running or not; nil: never. Copies
+	// of it do not inherit that.
 	Expires *time.Time `json:"expires,omitempty"`
 	// Reason says why State is failed.
 	Reason string `json:"reason,omitempty"`

@@ -264,6 +264,7 @@ func (e *Local) runCommit(ctx context.Context, q RunRequest, began time.Time) (S
 	s := spawnRequest{ref: q.From, n: 1, name: q.Name, head: newHead{action: "run"}, attach: true, cold: q.FromDisk, began: began}
 	s.edit = func(r *record) {
 		r.Network.Ports, r.Expires = q.Ports, expiry(q.TTL)
+		r.askedUser = q.User
 		r.Network.Mode = orDefault(q.Network, r.Network.Mode)
 		r.Machine.NetworkMode = r.Network.Mode
 		if r.Labels == nil && len(q.Labels) > 0 {

@@ -146,6 +146,11 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 	if from.commit.IsZero() {
 		_, err = c.WaitReady(ctx, 0)
 		os.Remove(spec.Initramfs) // loaded; it holds the environment
+		if err == nil && r.askedUser != "" {
+			if err := knownUser(ctx, c, r.askedUser); err != nil {
+				return err
+			}
+		}
 	} else {
 		identity.Fork = true
 		if err = m.Resume(ctx); err == nil {
@@ -195,6 +200,15 @@ func cancelWhenGone(ctx context.Context, m vmm.Machine, cancel context.CancelFun
 		}
 	}()
 	return func() { cancel(); <-done }
+}
+
+// knownUser asks the guest for a user, by a command that cannot be run.
+func knownUser(ctx context.Context, c *agent.Client, user string) error {
+	_, err := c.Exec(ctx, proto.ExecRequest{Args: []string{"/"}, User: user, WorkingDir: "/"}, agent.IO{})
+	if remote, ok := errors.AsType[*agent.RemoteError](err); ok && remote.Code == proto.CodeInvalid {
+		return usage("a number needs no entry in the image", "%s", remote.Message)
+	}
+	return err
 }
 
 // identify hands a restored guest its own identity; the guest is not given out

@@ -11,7 +11,8 @@ import (
 // guest keeps them and their output, so they are commits', forks' and
 // checkouts' as every other process is.
 type Processes interface {
-	// StartProcess starts a command and returns once it runs. Stdin is empty.
+	// StartProcess starts a command and returns once it runs. Stdin is empty, and
+	// there is no terminal. A *StartError says that the guest cannot run it.
 	StartProcess(ctx context.Context, r ExecRequest) (Process, error)
 	// ListProcesses returns those started and not yet removed, oldest first.
 	ListProcesses(ctx context.Context, name string) ([]Process, error)
@@ -67,8 +68,9 @@ type Files interface {
 	MakeDir(ctx context.Context, name, path string, mode uint32, parents bool) error
 	// RemovePath removes a file or an empty directory, or all beneath it.
 	RemovePath(ctx context.Context, name, path string, recursive bool) error
-	// WatchPath calls each for every change beneath a path until ctx ends, the
-	// machine goes, or each returns an error, which is returned.
+	// WatchPath calls each for every change beneath a path until ctx ends (nil),
+	// the machine or the path itself goes, or each returns an error, which is
+	// returned. What comes with a new directory may be told twice.
 	WatchPath(ctx context.Context, r WatchRequest, each func(FileEvent) error) error
 }
 
@@ -92,18 +94,21 @@ type FileEvent struct {
 // Ports are forwarded ports of a running sandbox; Inspect lists them.
 type Ports interface {
 	// AddPort forwards one more port, with host port 0 to a free one, and
-	// returns it. ErrInUse when the host's port is taken.
+	// returns it. ErrBusy when the host's port is taken. Of a stopped sandbox it
+	// is forwarded from the next start on.
 	AddPort(ctx context.Context, name string, p Port) (Port, error)
-	// RemovePort ends a forwarding (HostIP, Host, Protocol say which).
+	// RemovePort ends a forwarding (HostIP, Host, Protocol say which); connections
+	// that were made through it stay. An empty HostIP means the only one there is.
 	RemovePort(ctx context.Context, name string, p Port) error
-	// DialPort connects to a TCP port of the guest, forwarded or not.
+	// DialPort connects to a TCP port of the guest, forwarded or not. What it
+	// returns has CloseWrite, and ends with the machine.
 	DialPort(ctx context.Context, name string, port uint16) (io.ReadWriteCloser, error)
 }
 
 // Events say what happened in the data directory, whoever did it.
 type Events interface {
 	// Events calls each for every event after r.After, in order, and with
-	// r.Follow goes on until ctx ends or each returns an error.
+	// r.Follow goes on until ctx ends (nil) or each returns an error.
 	Events(ctx context.Context, r EventsRequest, each func(Event) error) error
 }
 

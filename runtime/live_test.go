@@ -441,3 +441,27 @@ func TestTornJournal(t *testing.T) {
 		t.Errorf("last %d, torn %v, %v", last, torn, err)
 	}
 }
+
+// TestUnknownUser: the guest here is this host, which has no such user either.
+func TestUnknownUser(t *testing.T) {
+	h := newHost(t)
+	for user, known := range map[string]bool{"nosuch-user": false, "root": true, "4711": true, "root:nosuch-group": false} {
+		r := &record{Name: "a", askedUser: user, Machine: machine{Version: machineVersion, CPUs: 1, MemoryBytes: 128 << 20, DiskBytes: 32 << 20, NetworkMode: NetworkNAT},
+			Network: network{Mode: NetworkNAT}}
+		if err := h.makeRoom(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		err := h.bootNew(t.Context(), r)
+		if known != (err == nil) || err != nil && (!errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), "nosuch")) {
+			t.Errorf("%s: got %v", user, err)
+		}
+		if err == nil {
+			if err := h.Remove(t.Context(), "a", true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if left := h.leftovers(t); len(left) > 0 {
+			t.Errorf("%s: left %v", user, left)
+		}
+	}
+}

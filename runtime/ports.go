@@ -25,12 +25,12 @@ func (e *Local) AddPort(ctx context.Context, name string, p Port) (Port, error) 
 	if bad != "" {
 		return Port{}, usage("", "ports: %s", bad)
 	}
-	any := p.Host == 0
+	free := p.Host == 0
 	err := e.change(ctx, name, func(r *record) (err error) {
 		if r.Network.Mode == NetworkNone {
 			return wrongState("run it with --network nat", "sandbox %s has no network", name)
 		}
-		if any {
+		if free {
 			return e.addFreePort(ctx, r, &p)
 		}
 		return e.addPort(ctx, r, p)

@@ -64,6 +64,10 @@ type record struct {
 	Expires *time.Time `json:"expires,omitempty"`
 	Memory  lineage    `json:"memory"`
 
+	// askedUser is who the caller of run wants its processes to be: one that
+	// the image does not know is the caller's mistake.
+	askedUser string
+
 	// Swap is a checkout under way.
 	Swap *swap `json:"swap,omitempty"`
 

@@ -135,6 +135,8 @@ func (e *Local) runImage(ctx context.Context, q RunRequest, image builder.Image,
 		},
 		Labels:  maps.Clone(q.Labels),
 		Expires: expiry(q.TTL),
+
+		askedUser: q.User,
 	}
 	r.Network = network{Mode: orDefault(q.Network, NetworkNAT), Ports: q.Ports}
 	r.Machine.NetworkMode = r.Network.Mode

@@ -79,7 +79,10 @@ func commands(e *env) []*cli.Command {
 		inspectCommand(e),
 		logsCommand(e),
 		execCommand(e),
+		processCommand(e),
 		cpCommand(e),
+		fileCommand(e),
+		portCommand(e),
 		pauseCommand(e),
 		resumeCommand(e),
 		stopCommand(e),
@@ -99,6 +102,7 @@ func commands(e *env) []*cli.Command {
 		fsckCommand(e),
 		duCommand(e),
 
+		eventsCommand(e),
 		serveCommand(e),
 		mcpCommand(e),
 		tokenCommand(e),

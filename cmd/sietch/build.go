@@ -27,13 +27,17 @@ image of the result: every instruction, cache mounts, secrets and multi-stage
 builds work as in docker build. Prints the image id. The same input gives the
 same id.
 
+With "-" as CONTEXT it is read from stdin: a tar archive, compressed with gzip,
+zstd or xz or not, or a Dockerfile alone.
+
 Examples:
 sietch build -t agent .
 sietch build -t agent:dev --target dev --build-arg VERSION=3 -f docker/Dockerfile .
+tar -cz . | sietch build -t agent -
 sietch build --secret id=token,src=token.txt --build-context assets=../assets .`,
 		Flags: []cli.Flag{
 			texts("tag,t", "give the image the name `NAME[:TAG]`; repeatable"),
-			text("file,f", "read the Dockerfile `FILE` (default: CONTEXT/Dockerfile)"),
+			text("file,f", "read the Dockerfile `FILE`, of an archive's when CONTEXT is - (default: CONTEXT/Dockerfile)"),
 			text("target", "build up to the stage `STAGE`"),
 			texts("build-arg", "set `K=V` for ARG K; K alone takes it from the environment; repeatable"),
 			texts("secret", "offer `id=ID,src=FILE` or id=ID,env=NAME to RUN --mount=type=secret; repeatable"),
@@ -89,17 +93,7 @@ func (o buildOptions) request(e *env) (runtime.BuildRequest, error) {
 	if !slices.Contains(progressModes, r.Progress) {
 		wrong.add("--progress: %s is not one of %s", quote(o.progress), strings.Join(progressModes, ", "))
 	}
-	var err error
-	r.ContextDir, err = directory(o.context)
-	wrong.note("CONTEXT", err)
-	if o.file != "" {
-		r.Dockerfile, err = regularFile(o.file)
-		wrong.note("--file", err)
-	} else if err == nil {
-		if _, err := regularFile(filepath.Join(r.ContextDir, "Dockerfile")); err != nil {
-			wrong.add("no Dockerfile in %s: name one with --file", o.context)
-		}
-	}
+	o.sources(e, &r, &wrong)
 	for _, kv := range e.parseEnv("--build-arg", o.args, &wrong) {
 		k, v, _ := strings.Cut(kv, "=")
 		r.BuildArgs[k] = v
@@ -115,6 +109,28 @@ func (o buildOptions) request(e *env) (runtime.BuildRequest, error) {
 		r.BuildContexts[name] = source
 	}
 	return r, wrong.err("see sietch build --help")
+}
+
+// sources finds context and Dockerfile.
+func (o buildOptions) sources(e *env, r *runtime.BuildRequest, wrong *problems) {
+	if o.context == "-" {
+		r.Context, r.Dockerfile = e.in, o.file
+		if e.isTerminal(e.in) {
+			wrong.add("CONTEXT: stdin is a terminal: an archive comes from a file or a pipe")
+		}
+		return
+	}
+	var err error
+	r.ContextDir, err = directory(o.context)
+	wrong.note("CONTEXT", err)
+	if o.file != "" {
+		r.Dockerfile, err = regularFile(o.file)
+		wrong.note("--file", err)
+	} else if err == nil {
+		if _, err := regularFile(filepath.Join(r.ContextDir, "Dockerfile")); err != nil {
+			wrong.add("no Dockerfile in %s: name one with --file", o.context)
+		}
+	}
 }
 
 // parseSecret reads id=ID,src=FILE or id=ID,env=NAME.

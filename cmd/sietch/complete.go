@@ -159,6 +159,8 @@ func (q *completer) value(ctx context.Context, what string) {
 			q.sandboxes(ctx, "")
 		case kind == "IMAGE", kind == "NAME[:TAG]":
 			q.images(ctx)
+		case kind == "NAME:PATH":
+			q.sandboxes(ctx, ":")
 		case kind == "SRC", kind == "DST":
 			q.sandboxes(ctx, ":")
 			q.besides = "files"

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"syscall"
 
@@ -28,7 +29,8 @@ Examples:
 sietch exec box -- uname -a
 sietch exec -it box bash
 tar -c . | sietch exec -i -w /srv box -- tar -x
-sietch exec --timeout 30s -u nobody -e LEVEL=3 box -- make test`,
+sietch exec --timeout 30s -u nobody -e LEVEL=3 box -- make test
+sietch exec -d box -- python3 -m http.server`,
 		Flags: []cli.Flag{
 			toggle("interactive,i", "pass stdin on"),
 			toggle("tty,t", "give it a terminal"),
@@ -37,7 +39,7 @@ sietch exec --timeout 30s -u nobody -e LEVEL=3 box -- make test`,
 			text("workdir,w", "start in directory `DIR`"),
 			text("user,u", "run as `USER[:GROUP]`"),
 			text("timeout", "end it after `DURATION`, such as 90s or 5m"),
-			toggle("detach,d", "return at once and leave it running"),
+			toggle("detach,d", "return as soon as it runs, print its id and leave it running; see sietch process"),
 		},
 		Action: func(c *cli.Context) error {
 			o := execOptions{
@@ -65,6 +67,9 @@ func runExec(ctx context.Context, e *env, o execOptions) error {
 	if err != nil {
 		return err
 	}
+	if o.detach {
+		return execDetached(ctx, e, engine, request)
+	}
 	stdio := runtime.ExecIO{Stdout: e.out, Stderr: e.err}
 	if o.stdin {
 		stdio.Stdin = e.in
@@ -78,14 +83,12 @@ func runExec(ctx context.Context, e *env, o execOptions) error {
 		request.Rows, request.Cols = terminal.size.Rows, terminal.size.Cols
 		stdio.Resize = terminal.resized
 	}
-	if !o.detach {
-		// Until the command runs, signals mean this process.
-		arrived := make(chan syscall.Signal, 16)
-		end := func() {}
-		defer func() { end() }()
-		stdio.Signals = arrived
-		stdio.Started = func() { end = e.signals.forward(arrived) }
-	}
+	// Until the command runs, signals mean this process.
+	arrived := make(chan syscall.Signal, 16)
+	end := func() {}
+	defer func() { end() }()
+	stdio.Signals = arrived
+	stdio.Started = func() { end = e.signals.forward(arrived) }
 	status, err := engine.Exec(ctx, request, stdio)
 	switch {
 	case err != nil:
@@ -99,11 +102,24 @@ func runExec(ctx context.Context, e *env, o execOptions) error {
 	return nil
 }
 
+// execDetached leaves a command to the sandbox.
+func execDetached(ctx context.Context, e *env, engine runtime.Engine, r runtime.ExecRequest) error {
+	p, err := engine.StartProcess(ctx, r)
+	if cannot, ok := errors.AsType[*runtime.StartError](err); ok {
+		e.tell(explained{Code: "exec", Message: cannot.Error()})
+		return exitStatus(cannot.Status.Code)
+	}
+	if err != nil {
+		return err
+	}
+	return e.result(p, p.ID)
+}
+
 func (o execOptions) request(e *env) (runtime.ExecRequest, error) {
 	var wrong problems
 	r := runtime.ExecRequest{
 		Name: o.name, Args: o.args, WorkingDir: o.workdir, User: o.user,
-		Stdin: o.stdin, TTY: o.tty, Detach: o.detach,
+		Stdin: o.stdin, TTY: o.tty,
 	}
 	r.Env = append(e.parseEnvFiles(o.envFiles, &wrong), e.parseEnv("-e", o.env, &wrong)...)
 	if len(o.args) > 0 && o.args[0] == "" {

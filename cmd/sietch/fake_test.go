@@ -120,6 +120,16 @@ var fakeImages = []runtime.Image{
 func (f *fake) Build(ctx context.Context, r runtime.BuildRequest) (runtime.Image, error) {
 	out := r.ProgressOut
 	r.ProgressOut = nil
+	if r.Context != nil {
+		text, err := io.ReadAll(r.Context)
+		if err != nil {
+			return runtime.Image{}, err
+		}
+		r.Context = nil
+		if err := f.call("BuildContext", string(text)); err != nil {
+			return runtime.Image{}, err
+		}
+	}
 	if err := f.call("Build", r); err != nil {
 		return runtime.Image{}, err
 	}

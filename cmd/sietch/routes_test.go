@@ -30,13 +30,28 @@ var verbs = map[string][]string{
 	"ps":      {"listSandboxes"},
 	"inspect": {"inspectSandbox"},
 	"logs":    {"sandboxLogs"},
-	"exec":    {"exec", "execStream", "startProcess", "listProcesses", "inspectProcess", "waitProcess", "processOutput", "signalProcess", "removeProcess"},
-	"cp":      {"readFile", "writeFile", "readTar", "writeTar", "statPath", "listDir", "makeDir", "removePath", "watchPath"},
+	"exec":    {"exec", "execStream", "startProcess"},
+	"cp":      {"readFile", "writeFile", "readTar", "writeTar", "statPath"},
 	"pause":   {"pauseSandbox"},
 	"resume":  {"resumeSandbox"},
 	"stop":    {"stopSandbox"},
 	"start":   {"startSandbox"},
 	"rm":      {"removeSandbox"},
+
+	"process ls":      {"listProcesses"},
+	"process inspect": {"inspectProcess"},
+	"process logs":    {"processOutput"},
+	"process wait":    {"waitProcess"},
+	"process kill":    {"signalProcess"},
+	"process rm":      {"removeProcess"},
+	"file ls":         {"listDir"},
+	"file stat":       {"statPath"},
+	"file mkdir":      {"makeDir"},
+	"file rm":         {"removePath"},
+	"file watch":      {"watchPath"},
+	"port ls":         {"listPorts"},
+	"port add":        {"addPort"},
+	"port rm":         {"removePort"},
 
 	"commit":   {"commit"},
 	"branch":   {"listBranches", "createBranch", "renameBranch", "deleteBranch"},
@@ -51,6 +66,7 @@ var verbs = map[string][]string{
 	"fsck": {"fsck"},
 	"du":   {"du"},
 
+	"events":  {"events"},
 	"doctor":  {"doctor"},
 	"version": {"version"},
 }
@@ -68,9 +84,8 @@ var shellOnly = map[string]string{
 
 // serverOnly are operations without a command, with the reason.
 var serverOnly = map[string]string{
-	"events": "a shell has no use for a stream of events", "metrics": "for Prometheus", "healthz": "for probes", "readyz": "for probes",
-	"openapi": "the document", "proxy": "for HTTP clients", "listPorts": "inspect shows them", "addPort": "run -p forwards them",
-	"removePort": "as addPort",
+	"metrics": "for Prometheus", "healthz": "for probes", "readyz": "for probes",
+	"openapi": "the document", "proxy": "for HTTP clients",
 }
 
 // TestEveryVerbHasARoute holds the shell's commands against the API's document,

@@ -41,7 +41,7 @@ sietch run --from-disk main~3 -- sleep 60`,
 			text("network", "`nat|none` what it can reach: the world through the host, or nothing (default: nat)"),
 			texts("label", "attach the label `K=V`; repeatable"),
 			text("message,m", "commit it with message `MSG` as soon as it is ready"),
-			text("ttl", "remove it after `DURATION`, running or not, such as 30m or 12h"),
+			text("ttl", "remove it after `DURATION`, running or not; copies made of it stay"),
 			toggle("from-disk", "boot a commit's disk cold instead of restoring its memory"),
 			toggle("nested", "let it run virtual machines of its own"),
 		},
@@ -50,8 +50,8 @@ sietch run --from-disk main~3 -- sleep 60`,
 				from: c.Args().First(), args: c.Args().Tail(), name: c.String("name"),
 				cpus: c.String("cpus"), memory: c.String("memory"), disk: c.String("disk"),
 				ports: c.StringSlice("publish"), env: c.StringSlice("env"), envFiles: c.StringSlice("env-file"),
-				workdir: c.String("workdir"), user: c.String("user"), network: c.String("network"),
-				labels: c.StringSlice("label"), message: c.String("message"), ttl: c.String("ttl"), fromDisk: c.Bool("from-disk"), nested: c.Bool("nested"),
+				ttl: c.String("ttl"), workdir: c.String("workdir"), user: c.String("user"), network: c.String("network"),
+				labels: c.StringSlice("label"), message: c.String("message"), fromDisk: c.Bool("from-disk"), nested: c.Bool("nested"),
 			}
 			o.has = c.IsSet
 			return runRun(c.Context, e, o)
@@ -60,7 +60,7 @@ sietch run --from-disk main~3 -- sleep 60`,
 }
 
 type runOptions struct {
-	from, name, cpus, memory, disk, workdir, user, network, message, ttl string
+	from, name, cpus, memory, disk, ttl, workdir, user, network, message string
 	args, ports, env, envFiles, labels                                   []string
 	fromDisk, nested                                                     bool
 	has                                                                  func(flag string) bool // was it given

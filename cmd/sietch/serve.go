@@ -35,7 +35,7 @@ it back as it was. Use through forwarded ports is not seen.
 
 Examples:
 sietch serve
-sietch serve --listen 0.0.0.0:7000 --token-file /etc/sietch/tokens.json --tls-cert cert.pem --tls-key key.pem
+sietch serve --listen 0.0.0.0:7000 --tls-cert cert.pem --tls-key key.pem
 sietch serve --idle-pause 10m --max-sandboxes 50 --log-level info`,
 		Flags: []cli.Flag{
 			texts("listen", "answer on `HOST:PORT`; none: on the unix socket only; repeatable (default: 127.0.0.1:7000)"),

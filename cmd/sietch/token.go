@@ -105,7 +105,7 @@ func tokenLsCommand(e *env) *cli.Command {
 		Name:        "ls",
 		Usage:       "list tokens",
 		ArgsUsage:   "",
-		Description: "Examples:\nsietch token ls",
+		Description: "Never the tokens themselves.\n\nExamples:\nsietch token ls",
 		Flags:       []cli.Flag{tokenFileFlag()},
 		Action: func(c *cli.Context) error {
 			tokens, err := e.tokens(c)

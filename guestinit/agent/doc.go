@@ -21,6 +21,15 @@
 // ms to decode its first request, the scanner here 4. A fork is meant to answer
 // its first exec within 150 ms.
 //
+// # Processes in the background
+//
+// Such a process has no connection: the agent keeps it in a table, with the end
+// of what it writes. All of that is memory of this program, so a snapshot has
+// it, and every copy of the machine goes on with it; it costs the guest no disk.
+// Ids are random, so that after going back in time an id names what it did or
+// nothing. Output is never waited for: a reader that is too slow misses some,
+// and is told how much.
+//
 // # What happens to streams
 //
 // A process runs in a session of its own. When it has ended, what it wrote is
@@ -41,6 +50,6 @@
 // # Invariants
 //
 // Memory per stream is bounded: 64 KiB for each output, [proto.StdinWindow] for
-// stdin. A peer that Options.Allow refuses gets no byte. Every goroutine ends
+// stdin. So is that of the table: see background.go. A peer that Options.Allow refuses gets no byte. Every goroutine ends
 // with the connection or the process it serves.
 package agent

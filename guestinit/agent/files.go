@@ -112,6 +112,7 @@ func (c *conn) serveGet(req *request) bool {
 	}
 	fw := proto.NewFrameWriter(c.nc)
 	out := proto.NewDataWriter(fw)
+	out.Zeroes = r.Zeroes
 	err := tartree.Pack(out, tartree.PackOptions{Path: r.Path, FollowLink: r.FollowLink})
 	if err == nil {
 		err = out.Flush()

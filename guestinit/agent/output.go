@@ -17,8 +17,7 @@ const (
 	// which for a shell that has put a server into the background is forever.
 	drainGrace = 200 * time.Millisecond
 	// readSize is the default capacity of a pipe, so that one read empties it.
-	readSize      = 64 << 10
-	smallReadSize = 4 << 10
+	readSize = 64 << 10
 )
 
 var buffers = sync.Pool{New: func() any {
@@ -30,14 +29,12 @@ var buffers = sync.Pool{New: func() any {
 // or the deadline that is set when the process has ended has passed and what it
 // had written is delivered.
 func (o *output) copy(emit func(proto.FrameType, []byte)) (ended bool) {
-	var buf []byte
-	if o.small {
-		buf = make([]byte, proto.FrameHeader+smallReadSize)
-	} else {
-		b := buffers.Get().(*[]byte)
-		defer buffers.Put(b)
-		buf = *b
+	if o.many {
+		return o.copyIdle(emit)
 	}
+	b := buffers.Get().(*[]byte)
+	defer buffers.Put(b)
+	buf := *b
 	for {
 		n, err := o.file.Read(buf[proto.FrameHeader:])
 		if n > 0 {
@@ -51,6 +48,46 @@ func (o *output) copy(emit func(proto.FrameType, []byte)) (ended bool) {
 			return false
 		}
 		return true // end of file; EIO from a terminal that was hung up
+	}
+}
+
+// copyIdle is copy without a buffer of its own while there is nothing to read.
+func (o *output) copyIdle(emit func(proto.FrameType, []byte)) (ended bool) {
+	rc, err := o.file.SyscallConn()
+	if err != nil {
+		return true
+	}
+	for {
+		n := 0
+		err := rc.Read(func(fd uintptr) bool {
+			b := buffers.Get().(*[]byte)
+			defer buffers.Put(b)
+			var err error
+			if n, err = ignoringEINTR(func() (int, error) { return unix.Read(int(fd), (*b)[proto.FrameHeader:]) }); err == unix.EAGAIN {
+				return false
+			}
+			if n > 0 {
+				emit(o.kind, (*b)[:proto.FrameHeader+n])
+			}
+			return true
+		})
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			b := buffers.Get().(*[]byte)
+			defer buffers.Put(b)
+			o.drain(*b, emit)
+			return false
+		case err != nil, n <= 0:
+			return true
+		}
+	}
+}
+
+func ignoringEINTR(read func() (int, error)) (n int, err error) {
+	for {
+		if n, err = read(); err != unix.EINTR {
+			return n, err
+		}
 	}
 }
 

@@ -37,9 +37,9 @@ type process struct {
 
 // output is one of the child's output descriptors, our end of it.
 type output struct {
-	file  *os.File
-	kind  proto.FrameType
-	small bool // read little at a time: nobody is in a hurry for it, and there are many
+	file *os.File
+	kind proto.FrameType
+	many bool // there may be many such that are silent
 }
 
 // descriptors opens what cmd reads and writes. The child's ends are in cmd and
@@ -97,7 +97,7 @@ func (p *process) merged(cmd *exec.Cmd, who account) (theirs []*os.File, err err
 		return nil, err
 	}
 	theirs = []*os.File{child}
-	p.outputs = []*output{{file: ours, kind: proto.FrameStdout, small: true}}
+	p.outputs = []*output{{file: ours, kind: proto.FrameStdout, many: true}}
 	cmd.Stdout, cmd.Stderr = child, child
 	if err := own(theirs, who); err != nil {
 		closeAll(theirs)

@@ -1,6 +1,7 @@
 package proto
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -8,6 +9,9 @@ import (
 
 // DataWriter turns a byte stream into FrameData of full size.
 type DataWriter struct {
+	// Zeroes lets it send FrameZeroes: a file with holes is quick then.
+	Zeroes bool
+
 	fw  *FrameWriter
 	buf []byte
 }
@@ -37,7 +41,13 @@ func (d *DataWriter) Flush() error {
 	if len(d.buf) == FrameHeader {
 		return nil
 	}
-	err := d.fw.SendBuffer(FrameData, d.buf)
+	payload := d.buf[FrameHeader:]
+	var err error
+	if d.Zeroes && payload[0] == 0 && bytes.Equal(payload[1:], payload[:len(payload)-1]) {
+		err = d.fw.SendUint32(FrameZeroes, uint32(len(payload)))
+	} else {
+		err = d.fw.SendBuffer(FrameData, d.buf)
+	}
 	d.buf = d.buf[:FrameHeader]
 	return err
 }
@@ -82,6 +92,12 @@ func (d *DataReader) next() ([]byte, error) {
 		return nil, err
 	case t == FrameData:
 		return payload, nil
+	case t == FrameZeroes:
+		n, err := Uint32(payload)
+		if err != nil || n > MaxPayload {
+			return nil, fmt.Errorf("%w: a run of %d zeroes", ErrFrame, n)
+		}
+		return zeroes[:n], nil
 	case t != FrameEnd:
 		return nil, fmt.Errorf("%w: frame %q inside a tar stream", ErrFrame, byte(t))
 	case len(payload) == 0:
@@ -93,6 +109,9 @@ func (d *DataReader) next() ([]byte, error) {
 	}
 	return nil, e
 }
+
+// zeroes is read, never written.
+var zeroes [MaxPayload]byte
 
 // StreamError is an error that ended a tar stream on the other side.
 type StreamError struct{ ErrorBody }

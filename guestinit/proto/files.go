@@ -50,6 +50,8 @@ type GetRequest struct {
 	Path string `json:"path"`
 	// FollowLink follows a link at the end of Path, as a trailing slash does.
 	FollowLink bool `json:"follow_link,omitempty"`
+	// Zeroes says that the host understands FrameZeroes.
+	Zeroes bool `json:"zeroes,omitempty"`
 }
 
 // ListRequest asks for what is in a directory: POST /v1/files/list, answered by

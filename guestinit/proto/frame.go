@@ -21,7 +21,8 @@ import (
 // keep a signal or the loss of the client from being noticed behind it.
 //
 // Tar: the sender of the archive sends FrameData and then FrameEnd; the guest
-// always ends the stream with a FrameEnd of its own, which may come early.
+// always ends the stream with a FrameEnd of its own, which may come early. Since
+// revision 1, FrameZeroes may stand for a FrameData.
 //
 // Records: the guest sends FrameRecord, FrameOffset and FrameData and FrameEnd
 // last. The host sends nothing but FrameDone, and goes to end the stream early.
@@ -62,8 +63,9 @@ const (
 	FrameOffset  FrameType = 'f' // eight bytes: where in the output the next FrameData begins
 
 	// Both.
-	FrameData FrameType = 'a' // bytes of a tar stream, or of output
-	FrameEnd  FrameType = 'E' // end of a stream of tar or records: nothing, or an ErrorBody as JSON
+	FrameData   FrameType = 'a' // bytes of a tar stream, or of output
+	FrameZeroes FrameType = 'n' // four bytes: so many bytes of a tar stream, up to MaxPayload, all zero
+	FrameEnd    FrameType = 'E' // end of a stream of tar or records: nothing, or an ErrorBody as JSON
 )
 
 const (

@@ -97,7 +97,7 @@ func TestData(t *testing.T) {
 	if got, err := read("a\x00\x00\x01xE\x00\x00" + string(rune(len(body))) + body); got != "x" || !errors.As(err, &failed) || failed.Code != CodeNoSpace || failed.Error() != "disk full" {
 		t.Errorf("got %q, %v", got, err)
 	}
-	for _, s := range []string{"o\x00\x00\x00", "E\x00\x00\x01{"} {
+	for _, s := range []string{"o\x00\x00\x00", "E\x00\x00\x01{", "n\x00\x00\x04\x00\x01\x00\x01", "n\x00\x00\x01x"} {
 		if _, err := read(s); !errors.Is(err, ErrFrame) {
 			t.Errorf("%q: got %v", s, err)
 		}
@@ -123,4 +123,28 @@ func FuzzFrames(f *testing.F) {
 			t.Errorf("%q became %q", b, again.Bytes())
 		}
 	})
+}
+
+// TestZeroes: long runs of zeroes cost next to nothing, when they may.
+func TestZeroes(t *testing.T) {
+	text := append(bytes.Repeat([]byte("x"), 100), make([]byte, 10<<20)...)
+	text = append(text, "end"...)
+	for _, allowed := range []bool{true, false} {
+		var wire bytes.Buffer
+		out := NewDataWriter(NewFrameWriter(&wire))
+		out.Zeroes = allowed
+		if _, err := out.Write(text); err != nil {
+			t.Fatal(err)
+		}
+		if err := out.End(); err != nil {
+			t.Fatal(err)
+		}
+		if small := wire.Len() < 200<<10; small != allowed {
+			t.Errorf("allowed %v: %d bytes on the wire", allowed, wire.Len())
+		}
+		got, err := io.ReadAll(NewDataReader(NewFrameReader(&wire)))
+		if err != nil || !bytes.Equal(got, text) {
+			t.Errorf("allowed %v: got %d bytes, %v", allowed, len(got), err)
+		}
+	}
 }

@@ -13,7 +13,7 @@ const (
 	Version = 1
 	// Revision counts what was added to a version; the agent of a machine that
 	// was committed before has a lower one, none at first. 1: processes in the
-	// background, and the routes of files beside stat, put and get.
+	// background, the routes of files beside stat, put and get, and FrameZeroes.
 	Revision = 1
 	// Port the agent listens on.
 	Port = 1024

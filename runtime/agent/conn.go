@@ -29,8 +29,10 @@ type conn struct {
 	nc     net.Conn
 	br     *bufio.Reader
 	reused bool
-	expiry *time.Timer // while idle
-	stop   func() bool // ends the watch on the call's context
+	// revision of the agent, from its last answer.
+	revision int
+	expiry   *time.Timer // while idle
+	stop     func() bool // ends the watch on the call's context
 }
 
 // acquire returns an idle connection or dials one.
@@ -211,7 +213,8 @@ func (k *conn) send(q call) (*http.Response, error) {
 		return nil, fmt.Errorf("%w: %s, this sietch speaks %d", ErrVersion, v, proto.Version)
 	}
 	// Those before the first revision do not name theirs.
-	if has, _ := strconv.Atoi(resp.Header.Get(proto.RevisionHeader)); has < proto.RouteRevision(q.path) {
+	k.revision, _ = strconv.Atoi(resp.Header.Get(proto.RevisionHeader))
+	if k.revision < proto.RouteRevision(q.path) {
 		return nil, ErrOutdated
 	}
 	return resp, nil

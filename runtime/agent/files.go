@@ -66,6 +66,7 @@ func (c *Client) Put(ctx context.Context, req PutRequest, tar io.Reader) error {
 	go func() {
 		src := &noting{r: tar}
 		out := proto.NewDataWriter(proto.NewFrameWriter(g))
+		out.Zeroes = k.revision >= 1
 		if _, err := io.Copy(onlyWriter{out}, src); err == nil {
 			out.End()
 		}
@@ -104,6 +105,7 @@ func (c *Client) Get(ctx context.Context, req GetRequest, tar io.Writer) error {
 		return err
 	}
 	defer done()
+	req.Zeroes = true
 	k, err := c.openStream(ctx, "/v1/files/get", proto.UpgradeTar, req, c.o.Dial)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package hosttar
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -197,7 +198,7 @@ func (u *unpacker) write(name string, h *tar.Header, content io.Reader) (err err
 			err = errors.Join(err, u.root.Remove(name))
 		}
 	}()
-	n, err := io.Copy(f, content)
+	n, err := copyWithHoles(f, content)
 	u.stats.Bytes += n
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
@@ -217,6 +218,35 @@ func (u *unpacker) write(name string, h *tar.Header, content io.Reader) (err err
 		return fmt.Errorf("write file: %w", err)
 	}
 	return nil
+}
+
+// copyWithHoles copies a file and leaves holes where there are only zeroes.
+func copyWithHoles(f *os.File, r io.Reader) (n int64, err error) {
+	buf := make([]byte, 64<<10)
+	hole := false
+	for err == nil {
+		m := 0
+		for m < len(buf) && err == nil { // whole blocks, not what a Read gives
+			var k int
+			k, err = r.Read(buf[m:])
+			m += k
+		}
+		if b := buf[:m]; m > 0 {
+			if hole = b[0] == 0 && bytes.Equal(b[1:], b[:m-1]); !hole {
+				if _, err := f.WriteAt(b, n); err != nil {
+					return n, err
+				}
+			}
+			n += int64(m)
+		}
+	}
+	if err == io.EOF {
+		err = nil
+		if hole {
+			err = f.Truncate(n)
+		}
+	}
+	return n, err
 }
 
 // makeWay removes what an entry replaces. Files are never written in place: an

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -353,5 +354,34 @@ func TestOwnersAreKept(t *testing.T) {
 		if uid != 4000+i || gid != 5000+i {
 			t.Errorf("%s belongs to %d:%d, want %d:%d", name, uid, gid, 4000+i, 5000+i)
 		}
+	}
+}
+
+// TestHoles: zeroes become holes, at the end too, and the bytes stay the same.
+func TestHoles(t *testing.T) {
+	src, dst := t.TempDir(), filepath.Join(t.TempDir(), "dst")
+	body := string(make([]byte, 1<<20)) + "middle" + string(make([]byte, 2<<20))
+	write(t, filepath.Join(src, "f"), body)
+	var b bytes.Buffer
+	if _, err := Pack(t.Context(), &b, src, PackOptions{Top: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	whole := b.Bytes()
+	if _, err := Tree(t.Context(), bytes.NewReader(whole), dst, UnpackOptions{Base: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(dst, "f"))
+	if err != nil || string(got) != body {
+		t.Errorf("got %d bytes, %v", len(got), err)
+	}
+	st, err := os.Stat(filepath.Join(dst, "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if used := st.Sys().(*syscall.Stat_t).Blocks * 512; used > 256<<10 {
+		t.Errorf("%d bytes on disk", used)
+	}
+	if _, err := Tree(t.Context(), bytes.NewReader(whole[:2<<20]), t.TempDir(), UnpackOptions{Base: "s"}); err == nil {
+		t.Error("a stream that was cut off is no error")
 	}
 }
