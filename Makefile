@@ -48,7 +48,7 @@ test: deps build ## every test this host can run; skips are printed with their r
 	@$(GO) test -json -count=1 -p 2 -timeout 30m $$($(GO) list ./... | grep -v /examples/) ./.ci/lanes | $(GO) run ./.ci/lanes
 	@echo "== acceptance"
 	@SIETCH_BIN=$(CURDIR)/bin/sietch SIETCH_TEST_DIR=$(DATA) \
-		$(GO) test -json -count=1 -timeout 30m ./examples/... | $(GO) run ./.ci/lanes
+		$(GO) test -json -count=1 -timeout 45m ./examples/... | $(GO) run ./.ci/lanes
 
 .PHONY: test-kvm
 test-kvm: deps build ## the end-to-end tests under KVM; without one, in an emulated machine (long)

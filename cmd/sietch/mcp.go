@@ -23,7 +23,7 @@ sietch serve offers the same at /mcp, for clients elsewhere.
 
 Examples:
 sietch mcp
-claude mcp add sietch -- sudo sietch mcp --default-image agent`,
+sietch mcp --default-image agent`,
 		Flags: []cli.Flag{
 			text("default-image", "`IMAGE` that start_sandbox boots when it names none (default: debian:bookworm)"),
 		},
