@@ -57,7 +57,7 @@ test: deps build ## every test this host can run; skips are printed with their r
 	@$(GO) test -json -count=1 -p 2 -timeout 30m $$($(GO) list ./... | grep -v -e /examples/ -e /sdk) $(CI_PACKAGES) | $(GO) run ./.ci/lanes
 	@echo "== acceptance"
 	@SIETCH_BIN=$(CURDIR)/bin/sietch SIETCH_TEST_DIR=$(DATA) \
-		$(GO) test -json -count=1 -timeout 30m ./examples/... | $(GO) run ./.ci/lanes
+		$(GO) test -json -count=1 -timeout 45m ./examples/... | $(GO) run ./.ci/lanes
 	@echo "== clients"
 	@SIETCH_BIN=$(CURDIR)/bin/sietch SIETCH_TEST_DIR=$(DATA) \
 		$(GO) test -json -count=1 -timeout 30m ./sdk/... | $(GO) run ./.ci/lanes
