@@ -70,8 +70,15 @@ func arguments(s vmm.Spec, h findings, fd descriptors) []string {
 		arg("-device", append(values, fmt.Sprintf("bus=virtio-mmio-bus.%d", slot))...)
 	}
 	for _, d := range s.Disks {
+		locking := "auto"
+		if d.ReadOnly {
+			// What nobody writes needs no lock. Other VMMs lock all of a file for
+			// reading, which to QEMU looks like somebody who wants it unread.
+			locking = "off"
+		}
 		arg("-blockdev", "driver=raw", "node-name="+d.ID, "discard=unmap", "read-only="+onOff(d.ReadOnly),
 			"file.driver=file", "file.filename="+escape(d.Path), "file.aio="+diskAIO,
+			"file.locking="+locking,
 			// Buffered: direct I/O would write guest pages behind the back of
 			// those who track writes to them.
 			"cache.direct=off", "cache.no-flush=off")

@@ -54,7 +54,7 @@ func TestArguments(t *testing.T) {
 	all := strings.Join(args, " ")
 	for _, want := range []string{
 		"mem-path=/d/ram,,1,share=off", "-append console=ttyS0 quiet", "-kernel /k -initrd /i", "-pidfile /run/abc/pid",
-		"node-name=image,discard=unmap,read-only=on", "node-name=layer,discard=unmap,read-only=off",
+		"node-name=image,discard=unmap,read-only=on", "file.filename=/d/image,file.aio=threads,file.locking=off", "node-name=layer,discard=unmap,read-only=off",
 		"cache.direct=off", "tap,id=net0,fd=4,vhost=off", "id=sietch-monitor,fd=3,server=on", "elevateprivileges=deny",
 	} {
 		if !strings.Contains(all, want) {

@@ -63,12 +63,27 @@ func Run(t *testing.T, s Suite) {
 	}
 }
 
+// readLock locks all of a file for reading, as another VMM does with an image that
+// its machines have in common with ours, until the function it returns is called.
+func readLock(t *testing.T, path string) (unlock func()) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK}); err != nil {
+		t.Fatal(err)
+	}
+	return func() { f.Close() }
+}
+
 func testLaunch(t *testing.T, b *bench) {
 	d := b.suite.New(t)
 	spec := b.spec(t)
 	if err := os.WriteFile(spec.MainLog, []byte("earlier\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	defer readLock(t, spec.Disks[0].Path)()
 	before := digest(t, spec.MemoryFile)
 	lctx, cancel := context.WithCancel(ctx(t))
 	lm, err := d.Launch(lctx, spec)
