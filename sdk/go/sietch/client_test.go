@@ -112,7 +112,7 @@ func TestCodes(t *testing.T) {
 
 func TestAnotherServer(t *testing.T) {
 	for name, h := range map[string]http.HandlerFunc{
-		"page":  func(w http.ResponseWriter, r *http.Request) { http.Error(w, "<html>", 502) },
+		"page":  func(w http.ResponseWriter, r *http.Request) { http.Error(w, "<html>", http.StatusBadGateway) },
 		"empty": func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(500) },
 		"other": func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(404); io.WriteString(w, `{"detail":"no"}`) },
 	} {
