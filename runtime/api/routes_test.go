@@ -129,7 +129,7 @@ var routes = []struct {
 	{"GET", "/v1/vms", "", 200, `"vmName":"box"`, `List true`},
 	{"POST", "/v1/vms", `{"vmName":"new"}`, 200, `"status":"RUNNING"`, `"From":"sha256:ab12"`},
 	{"DELETE", "/v1/vms", "", 200, `{"success":true}`, `Remove ["box",true]`},
-	{"GET", "/v1/vms/box", "", 200, `"ip":"10.213.0.5/20","tapDeviceName":"tap0","portForwards":[{"hostPort":"3000","guestPort":"5901","description":"tcp"}]`, `Inspect "box"`},
+	{"GET", "/v1/vms/box", "", 200, `"ip":"10.213.0.5/20","portForwards":[{"description":"tcp","guestPort":"5901","hostPort":"3000"}]`, `Inspect "box"`},
 	{"PATCH", "/v1/vms/box", `{"status":"paused"}`, 200, `{"success":true}`, `Pause "box"`},
 	{"DELETE", "/v1/vms/box", "", 200, `{"success":true}`, `Remove ["box",true]`},
 	{"POST", "/v1/vms/box/snapshots", `{"snapshotId":"s1"}`, 200, `{"snapshotId":"s1"}`, `CreateRef ["tag","s1","1111`},
