@@ -57,8 +57,8 @@ type Sandboxes interface {
 	CopyIn(ctx context.Context, r CopyInRequest, tar io.Reader) error
 	CopyOut(ctx context.Context, r CopyOutRequest, tar io.Writer) error
 	StatPath(ctx context.Context, name, path string) (PathStat, error)
-	// Stats measures running and paused sandboxes: those named, or all. It may
-	// take half a second when a guest does not answer.
+	// Stats measures running and paused sandboxes: those named, or all. It takes
+	// three seconds when a guest does not answer.
 	Stats(ctx context.Context, names []string) ([]Stats, error)
 	// Resize changes what a running sandbox may use, within what it was made
 	// with. ErrState when the guest does not have that much to spare; nothing is

@@ -107,6 +107,9 @@ func (e *Local) Stats(ctx context.Context, names []string) ([]Stats, error) {
 	return list, nil
 }
 
+// statsTimeout bounds the wait for one guest's own view.
+const statsTimeout = 3 * time.Second
+
 func (e *Local) measure(ctx context.Context, r *record) (*Stats, error) {
 	s := &Stats{Name: r.Name, Time: time.Now().UTC()}
 	s.State, _ = e.stateOf(r)
@@ -124,7 +127,7 @@ func (e *Local) measure(ctx context.Context, r *record) (*Stats, error) {
 	if s.State != Running {
 		return s, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
 	c, err := e.dial(r.ID)
 	if err != nil {

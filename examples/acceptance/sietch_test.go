@@ -26,6 +26,7 @@ type (
 		Head  struct{ Branch, Commit string }
 		IP    string
 		PID   int
+		VMM   string
 		Dir   string
 		Ports []struct {
 			HostIP      string `json:"host_ip"`

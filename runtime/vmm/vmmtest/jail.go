@@ -25,6 +25,8 @@ type JailSuite struct {
 	// Status has fields of /proc/PID/status that the driver's jail decides, beside
 	// those that are the same for all.
 	Status map[string]string
+	// Workers has more of them, of all threads but the first.
+	Workers map[string]string
 	// Sees reports whether a VMM may see a file in its root directory; nil is none.
 	Sees func(s vmm.Spec, path string) bool
 	// Check looks at what else is particular to the driver; nil is nothing.
@@ -162,6 +164,9 @@ func (j JailSuite) CheckProcess(t testing.TB, m vmm.Machine, s vmm.Spec) {
 			"CapEff": "0000000000000000", "CapPrm": "0000000000000000", "CapAmb": "0000000000000000", "NoNewPrivs": "1",
 		}
 		maps.Copy(want, j.Status)
+		if filepath.Base(filepath.Dir(task)) != strconv.Itoa(m.Handle().PID) {
+			maps.Copy(want, j.Workers)
+		}
 		for line := range strings.Lines(string(data)) {
 			name, value, _ := strings.Cut(line, ":")
 			if w, ok := want[name]; ok {
