@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http/httptest"
@@ -10,7 +11,7 @@ import (
 
 	"github.com/sietch-dev/sietch/runtime"
 	"github.com/sietch-dev/sietch/runtime/api"
-	"github.com/sietch-dev/sietch/runtime/api/client"
+	"github.com/sietch-dev/sietch/sdk/go/sietch"
 )
 
 // uppercase is an engine whose one sandbox knows one command.
@@ -48,16 +49,16 @@ func Example_client() {
 	url, stop := exampleServer()
 	defer stop()
 	ctx := context.Background()
-	c, err := client.Connect(client.Options{URL: url, Token: os.Getenv("SIETCH_TOKEN")})
+	c, err := sietch.New(sietch.Options{URL: url})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	box, err := client.JSON[client.Sandbox](c.InspectSandbox(ctx, "box"))
+	box, err := c.Sandbox("box").Inspect(ctx)
 	fmt.Println(box.Name, box.State, err)
 
-	_, err = client.JSON[client.Sandbox](c.InspectSandbox(ctx, "nobody"))
-	fmt.Println(client.Is(err, "not_found"), err)
+	_, err = c.Sandbox("nobody").Inspect(ctx)
+	fmt.Println(errors.Is(err, sietch.NotFound), err)
 	// Output:
 	// box running <nil>
 	// true sandbox nobody does not exist
@@ -66,14 +67,19 @@ func Example_client() {
 func Example_stream() {
 	url, stop := exampleServer()
 	defer stop()
-	c, err := client.Connect(client.Options{URL: url})
+	c, err := sietch.New(sietch.Options{URL: url})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	exit, err := c.Stream(context.Background(), "box", client.ExecStart{Args: []string{"tr", "a-z", "A-Z"}}, client.Streams{
-		Stdin: strings.NewReader("hello\n"), Stdout: os.Stdout,
-	})
+	run, err := c.Sandbox("box").ExecStream(context.Background(), sietch.ExecStart{Args: []string{"tr", "a-z", "A-Z"}, Stdin: true})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Fprintln(run, "hello")
+	run.CloseStdin()
+	exit, err := run.Copy(os.Stdout, nil)
 	fmt.Println(exit.Code, err)
 	// Output:
 	// HELLO
@@ -83,16 +89,18 @@ func Example_stream() {
 func Example_fork() {
 	url, stop := exampleServer()
 	defer stop()
-	c, err := client.Connect(client.Options{URL: url})
+	c, err := sietch.New(sietch.Options{URL: url})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	err = c.ForkEach(context.Background(), client.ForkRequest{From: "box", N: 2, Prefix: "try"}, func(f client.Fork) error {
-		fmt.Println(f.Name)
-		return nil
-	})
-	fmt.Println(err)
+	for copy, err := range c.ForkEach(context.Background(), sietch.ForkRequest{From: "box", N: 2, Prefix: "try"}) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(copy.Name)
+	}
 	// Output:
 	// try-1
 	// no space left

@@ -1,10 +1,9 @@
-// Package client is the Go client of sietch's API.
+// Package client is the types of sietch's API, and a method for each operation,
+// generated from openapi.yaml.
 //
-// The types, and a method for each operation, are generated from openapi.yaml;
-// [Connect] adds where the server is and who asks, and the calls that are more than
-// a request and an answer have methods here: [Client.Stream] for commands over a
-// WebSocket, [Client.ForkEach] for copies as they come up, and [JSON] for the
-// answer of a generated method, or its error.
+// Package sietch (sdk/go/sietch) is the client for programs: it adds where the
+// server is and who asks, errors with their code and hint, commands over a
+// WebSocket and answers that come piece by piece. Nothing of that is here.
 //
 // It imports nothing of the engine, so that a program that talks to a server
 // carries none.
