@@ -128,16 +128,5 @@ func (c *conn) endTar(fw *proto.FrameWriter, fr *proto.FrameReader, err error) b
 		err = fileError(err)
 		body = appendError(nil, errorCode(err), err.Error())
 	}
-	if fw.Send(proto.FrameEnd, body) != nil {
-		return false
-	}
-	for {
-		t, _, err := fr.Next()
-		if err != nil {
-			return false
-		}
-		if t == proto.FrameDone {
-			return true
-		}
-	}
+	return fw.Send(proto.FrameEnd, body) == nil && awaitDone(fr)
 }

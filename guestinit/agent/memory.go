@@ -51,11 +51,7 @@ func (c *conn) serveMemory(req *request) bool {
 	if err != nil {
 		return c.fail(fmt.Errorf("hold memory: %w", err))
 	}
-	body, err := json.Marshal(a)
-	if err != nil {
-		return c.fail(err)
-	}
-	return c.ok(body)
+	return c.okJSON(a)
 }
 
 func (h *heldMemory) bytes() int64 {

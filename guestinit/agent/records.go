@@ -17,7 +17,7 @@ func (c *conn) serveRecords(send func(context.Context, *proto.FrameWriter) error
 	defer cancel()
 	done := make(chan bool, 1)
 	go func() { // ends with the client's last frame, or the connection
-		ok := c.awaitDone()
+		ok := awaitDone(proto.NewFrameReader(c.br))
 		if !ok {
 			cancel()
 			abort(c.nc) // a send may be blocked
@@ -43,8 +43,7 @@ func (c *conn) serveRecords(send func(context.Context, *proto.FrameWriter) error
 
 // awaitDone skips what the client sends up to its last frame, and reports
 // whether it came.
-func (c *conn) awaitDone() bool {
-	fr := proto.NewFrameReader(c.br)
+func awaitDone(fr *proto.FrameReader) bool {
 	for {
 		t, _, err := fr.Next()
 		if err != nil {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
@@ -21,11 +20,7 @@ func (c *conn) serveStats(*request) bool {
 		return c.fail(err)
 	}
 	st.Memory.HeldBytes = c.s.held.bytes()
-	body, err := json.Marshal(st)
-	if err != nil {
-		return c.fail(err)
-	}
-	return c.ok(body)
+	return c.okJSON(st)
 }
 
 func readStats() (st proto.Stats, err error) {
