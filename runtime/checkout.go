@@ -15,11 +15,11 @@ import (
 // forwarded ports. What it was is committed first, unless NoSave, and stays
 // reachable as NAME@{1}.
 func (e *Local) Checkout(ctx context.Context, q CheckoutRequest) (Sandbox, error) {
-	if err := validName("sandbox", q.Name); err != nil {
+	if err := ValidateName("sandbox", q.Name); err != nil {
 		return Sandbox{}, err
 	}
 	if q.NewBranch != "" {
-		if err := validName("branch", q.NewBranch); err != nil {
+		if err := ValidateName("branch", q.NewBranch); err != nil {
 			return Sandbox{}, err
 		}
 	}

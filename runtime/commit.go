@@ -29,7 +29,7 @@ const (
 // Commit makes a commit of the sandbox's present state; HEAD and its branch move.
 func (e *Local) Commit(ctx context.Context, q CommitRequest) (Commit, error) {
 	began := time.Now()
-	if err := validName("sandbox", q.Name); err != nil {
+	if err := ValidateName("sandbox", q.Name); err != nil {
 		return Commit{}, err
 	}
 	if err := validLabels(q.Labels); err != nil {

@@ -171,7 +171,7 @@ func freeName(prefix string, taken map[string]*record) (string, error) {
 	if prefix != "" {
 		for i := 1; ; i++ {
 			name := fmt.Sprintf("%s-%d", prefix, i)
-			if err := validName("sandbox", name); err != nil {
+			if err := ValidateName("sandbox", name); err != nil {
 				return "", err
 			}
 			if _, ok := taken[name]; !ok {

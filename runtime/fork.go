@@ -29,7 +29,7 @@ func (e *Local) Fork(ctx context.Context, q ForkRequest, each func(Fork)) ([]For
 		return nil, usage("", "number of forks: %d is not between 1 and %d", q.N, maxForks)
 	}
 	if q.Prefix != "" {
-		if err := validName("fork", q.Prefix); err != nil {
+		if err := ValidateName("fork", q.Prefix); err != nil {
 			return nil, err
 		}
 	}

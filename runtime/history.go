@@ -200,7 +200,7 @@ func (e *Local) ListRefs(ctx context.Context, kind RefKind) ([]Ref, error) {
 // CreateRef makes a branch or tag at a REF; neither a branch nor a tag may have
 // its name.
 func (e *Local) CreateRef(ctx context.Context, kind RefKind, name, ref string) (Ref, error) {
-	if err := validName(string(kind), name); err != nil {
+	if err := ValidateName(string(kind), name); err != nil {
 		return Ref{}, err
 	}
 	if ref == "" {
@@ -229,7 +229,7 @@ func (e *Local) CreateRef(ctx context.Context, kind RefKind, name, ref string) (
 
 // DeleteRef removes a branch or tag; a branch that is checked out stays.
 func (e *Local) DeleteRef(ctx context.Context, kind RefKind, name string) error {
-	if err := validName(string(kind), name); err != nil {
+	if err := ValidateName(string(kind), name); err != nil {
 		return err
 	}
 	var was branches.Hash
@@ -260,7 +260,7 @@ func (e *Local) DeleteRef(ctx context.Context, kind RefKind, name string) error 
 // RenameBranch gives a branch another name; a sandbox that has it checked out
 // follows.
 func (e *Local) RenameBranch(ctx context.Context, from, to string) error {
-	if err := errors.Join(validName("branch", from), validName("branch", to)); err != nil {
+	if err := errors.Join(ValidateName("branch", from), ValidateName("branch", to)); err != nil {
 		return err
 	}
 	var moved string

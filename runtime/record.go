@@ -222,7 +222,7 @@ func (l layout) records() ([]*record, error) {
 
 // find returns the sandbox of that name, or whose id it is.
 func (l layout) find(name string) (*record, error) {
-	if err := validName("sandbox", name); err != nil {
+	if err := ValidateName("sandbox", name); err != nil {
 		return nil, err
 	}
 	list, err := l.records()
@@ -275,7 +275,9 @@ func (e *Local) lockSandbox(ctx context.Context, name string) (*record, *fileLoc
 	}
 }
 
-func validName(kind, name string) error {
+// ValidateName refuses (ErrUsage) what cannot be the name of a sandbox, branch or
+// tag, whichever kind says.
+func ValidateName(kind, name string) error {
 	if err := branches.ValidateName(name); err != nil {
 		return usage("names are 1 to 63 of a-z 0-9 . _ - and begin with a letter or digit", "%s name %q is not allowed: %v", kind, name, err)
 	}

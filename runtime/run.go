@@ -60,7 +60,7 @@ func (e *Local) validateRun(r *RunRequest) error {
 	var bad []string
 	say := func(format string, args ...any) { bad = append(bad, fmt.Sprintf(format, args...)) }
 	if r.Name != "" {
-		if err := validName("sandbox", r.Name); err != nil {
+		if err := ValidateName("sandbox", r.Name); err != nil {
 			say("%v", err)
 		}
 	}

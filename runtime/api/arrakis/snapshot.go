@@ -5,13 +5,10 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/sietch-dev/sietch/runtime"
 )
-
-var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
 // SnapshotRef is a snapshot's tag as a REF that cannot be taken for a sandbox or
 // branch; other REFs do too.
@@ -41,8 +38,8 @@ func Snapshot(ctx context.Context, engine runtime.Engine, name, id string) (stri
 		id = name[:min(len(name), 40)] + "-" + strings.ToLower(rand.Text()[:8])
 	}
 	// What can be known before is: a commit is no small thing.
-	if !namePattern.MatchString(id) {
-		return "", usage(fmt.Sprintf("snapshotId %.100q does not match [a-z0-9][a-z0-9._-]{0,62}", id), "")
+	if runtime.ValidateName("snapshot", id) != nil {
+		return "", usage(fmt.Sprintf("snapshotId %.100q does not match [a-z0-9][a-z0-9._-]{0,62}, or has two dots in a row", id), "")
 	}
 	for _, kind := range []runtime.RefKind{runtime.TagRef, runtime.BranchRef} {
 		refs, err := engine.ListRefs(ctx, kind)

@@ -212,6 +212,7 @@ func TestFlow(t *testing.T) {
 	}
 	contains(t, s.fails("snapshot", args{"vm_name": "web", "snapshot_id": "initial-state"}), "already", "hint: choose another")
 	contains(t, s.fails("snapshot", args{"vm_name": "web", "snapshot_id": "../x"}), "does not match")
+	contains(t, s.fails("snapshot", args{"vm_name": "web", "snapshot_id": "a..b"}), "does not match")
 	if made := s.ok("snapshot", args{"vm_name": "web"}); !strings.HasPrefix(made, "web-") {
 		t.Errorf("a snapshot without a name is called %q", made)
 	}
