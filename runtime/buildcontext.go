@@ -128,11 +128,11 @@ func insideContext(dir, name string) (string, error) {
 
 // roomAt is how much may be unpacked into a directory.
 func roomAt(dir string) (int64, error) {
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
+	free, err := freeBytes(dir)
+	if err != nil {
 		return 0, fmt.Errorf("look at free space: %w", err)
 	}
-	return max(0, int64(fs.Bavail)*fs.Bsize-contextReserve), nil
+	return max(0, free-contextReserve), nil
 }
 
 // boundedReader ends with ENOSPC rather than a full disk.

@@ -173,12 +173,11 @@ func (d *doctor) dataDir() {
 	for !exists(dir) {
 		dir = filepath.Dir(dir)
 	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
+	free, err := freeBytes(dir)
+	if err != nil {
 		d.say("data directory", statusMissing, "", "%s: %v", e.data, err)
 		return
 	}
-	free := int64(st.Bavail) * st.Bsize
 	status := statusOK
 	if free < 4<<30 {
 		status = statusNote

@@ -250,8 +250,8 @@ func (e *Local) cacheLimit() int64 {
 	if e.opts.CacheLimitBytes > 0 {
 		return e.opts.CacheLimitBytes
 	}
-	var fsinfo unix.Statfs_t
-	if unix.Statfs(e.cache(), &fsinfo) != nil {
+	free, err := freeBytes(e.cache())
+	if err != nil {
 		return 0
 	}
 	var used int64
@@ -260,7 +260,16 @@ func (e *Local) cacheLimit() int64 {
 		d := dump{filepath.Join(e.dumps(), de.Name())}
 		used += allocatedBytes(d.memory()) + allocatedBytes(d.layer())
 	}
-	return (int64(fsinfo.Bavail)*fsinfo.Bsize + used) / 2
+	return (free + used) / 2
+}
+
+// freeBytes is what the file system of a directory can still take.
+func freeBytes(dir string) (int64, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return 0, err
+	}
+	return int64(fs.Bavail) * fs.Bsize, nil
 }
 
 // tracking says since which commit a VMM's dirty tracker has been counting.

@@ -69,11 +69,9 @@ func (e *Local) Resize(ctx context.Context, q ResizeRequest) (Sandbox, error) {
 		if q.MemoryBytes > r.Machine.MemoryBytes {
 			return usage(hint+" --memory SIZE", "sandbox %s was made with %d MiB of memory and cannot have more", r.Name, r.Machine.MemoryBytes>>20)
 		}
-		m, err := e.attach(ctx, r)
-		if err != nil {
+		if err := hasMachine(r); err != nil {
 			return err
 		}
-		m.Close()
 		before := r.Machine
 		if q.CPUs != 0 {
 			r.Machine.CPULimit = q.CPUs
@@ -94,7 +92,7 @@ func (e *Local) Resize(ctx context.Context, q ResizeRequest) (Sandbox, error) {
 			}
 		}
 		// Growing, the host's limit goes first; shrinking, the guest.
-		err = nil
+		var err error
 		if r.Machine.memory() >= before.memory() {
 			err = e.setLimits(r)
 		}
@@ -133,11 +131,9 @@ func (e *Local) setLimits(r *record) error {
 func (e *Local) Reclaim(ctx context.Context, name string) (ReclaimReport, error) {
 	out := ReclaimReport{Name: name}
 	err := e.change(ctx, name, func(r *record) error {
-		m, err := e.attach(ctx, r)
-		if err != nil {
+		if err := hasMachine(r); err != nil {
 			return err
 		}
-		m.Close()
 		out.Name = r.Name
 		var before, after MemoryStats
 		if err := before.read(r.Handle.PID); err != nil {
@@ -187,7 +183,7 @@ func (e *Local) reclaim(ctx context.Context, r *record) (err error) {
 
 // holdMemory has the guest do without so many bytes. Where it cannot, it is left
 // with before.
-func (e *Local) holdMemory(ctx context.Context, r *record, bytes, before int64) (err error) {
+func (e *Local) holdMemory(ctx context.Context, r *record, want, before int64) (err error) {
 	h, err := e.holder(ctx, r)
 	if err != nil {
 		return err
@@ -203,19 +199,19 @@ func (e *Local) holdMemory(ctx context.Context, r *record, bytes, before int64) 
 	if err != nil {
 		return err
 	}
-	if bytes <= a.Memory.HeldBytes {
-		_, err = h.hold(ctx, bytes)
+	if want <= a.Memory.HeldBytes {
+		_, err = h.hold(ctx, want)
 		return err
 	}
-	for a.Memory.HeldBytes < bytes {
+	for a.Memory.HeldBytes < want {
 		held := a.Memory.HeldBytes
-		if a, err = h.hold(ctx, min(bytes, held+holdStep)); err != nil {
+		if a, err = h.hold(ctx, min(want, held+holdStep)); err != nil {
 			return err
 		}
 		if a.Memory.HeldBytes <= held {
 			least := (r.Machine.MemoryBytes - held + 1<<20 - 1) >> 20
 			return wrongState(fmt.Sprintf("free some memory in it, or give it at least %dM", least),
-				"the guest of %s uses too much memory to do without %d MiB: it can spare %d MiB", r.Name, bytes>>20, held>>20)
+				"the guest of %s uses too much memory to do without %d MiB: it can spare %d MiB", r.Name, want>>20, held>>20)
 		}
 	}
 	return nil
@@ -251,10 +247,10 @@ func (h *holder) close() error { return errors.Join(h.guest.Close(), h.mem.Close
 
 // hold makes the guest hold so many bytes (negative: those it holds) and takes
 // the memory behind all of them.
-func (h *holder) hold(ctx context.Context, bytes int64) (proto.MemoryAnswer, error) {
+func (h *holder) hold(ctx context.Context, want int64) (proto.MemoryAnswer, error) {
 	ctx, cancel := context.WithTimeout(ctx, holdTimeout)
 	defer cancel()
-	a, err := h.guest.HoldMemory(ctx, proto.MemoryRequest{HoldBytes: bytes, Mark: h.mark})
+	a, err := h.guest.HoldMemory(ctx, proto.MemoryRequest{HoldBytes: want, Mark: h.mark})
 	if err != nil {
 		return a, guestError(h.name, "hold memory", err)
 	}

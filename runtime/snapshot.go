@@ -351,10 +351,19 @@ func (e *Local) syncGuest(ctx context.Context, r *record) {
 	}
 }
 
+// hasMachine refuses a sandbox that is stopped. Of a record that was just locked
+// it is the whole truth: what ended by itself has been cleared away.
+func hasMachine(r *record) error {
+	if r.Handle == nil {
+		return wrongState("start it with: sietch start "+r.Name, "sandbox %s is not running", r.Name)
+	}
+	return nil
+}
+
 // attach adopts the machine of a running sandbox.
 func (e *Local) attach(ctx context.Context, r *record) (vmm.Machine, error) {
-	if r.Handle == nil {
-		return nil, wrongState("start it with: sietch start "+r.Name, "sandbox %s is not running", r.Name)
+	if err := hasMachine(r); err != nil {
+		return nil, err
 	}
 	m, err := e.adopt(ctx, r)
 	if errors.Is(err, vmm.ErrGone) {
