@@ -12,48 +12,19 @@ import (
 	"github.com/sietch-dev/sietch/guestinit/proto"
 	"github.com/sietch-dev/sietch/runtime/agent"
 	"github.com/sietch-dev/sietch/runtime/vmm"
-	"github.com/sietch-dev/sietch/runtime/vmm/process"
 )
 
-// guest is a client of the machine that runs in a sandbox now. When that machine
-// ends, or makes way for an earlier state, so do the calls: nobody is left at the
-// other end to close their connections.
+// guest is a client of the machine that runs in a sandbox now, for one call or
+// a few. When that machine ends, or makes way for an earlier state, so do the
+// calls: nobody is left at the other end to close their connections.
 type guest struct {
-	*agent.Client
-	engine  *Local
-	record  *record
-	machine *process.Process
-	closed  chan struct{}
+	*line
+	engine *Local
+	record *record
 }
 
 // answerTimeout bounds the wait for a running guest to accept a connection.
 const answerTimeout = 10 * time.Second
-
-// lastWords is how long a machine's connections are read after its end. What it
-// had sent before is here already.
-const lastWords = 300 * time.Millisecond
-
-func attend(c *agent.Client, machine *process.Process) *guest {
-	g := &guest{Client: c, machine: machine, closed: make(chan struct{})}
-	go func() {
-		select {
-		case <-machine.Done():
-		case <-g.closed:
-			return
-		}
-		select {
-		case <-time.After(lastWords):
-			c.Close()
-		case <-g.closed:
-		}
-	}()
-	return g
-}
-
-func (g *guest) Close() error {
-	close(g.closed)
-	return errors.Join(g.Client.Close(), g.machine.Release())
-}
 
 // guest returns a client of a running sandbox. It takes no lock: talking to a
 // guest never waits for other commands.
@@ -82,17 +53,11 @@ func (e *Local) guest(ctx context.Context, name string) (*guest, error) {
 		return nil, wrongState("sietch start "+name, "sandbox %s is not running", name)
 	}
 	e.unfreeze(ctx, r)
-	machine, err := process.Find(*r.Handle, "")
+	l, err := e.line(r)
 	if err != nil {
 		return nil, guestError(name, "reach the guest", err)
 	}
-	c, err := e.dialWithin(r.ID, answerTimeout)
-	if err != nil {
-		return nil, errors.Join(err, machine.Release())
-	}
-	g := attend(c, machine)
-	g.engine, g.record = e, r
-	return g, nil
+	return &guest{line: l, engine: e, record: r}, nil
 }
 
 // unfreeze lets a guest go on that a killed commit left paused; a living commit

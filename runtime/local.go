@@ -69,6 +69,7 @@ type Local struct {
 	builder  *builder.Builder
 	net      networks
 	monitors monitors
+	lines    lines
 	parts    func(ctx context.Context, r *record, boots bool) (builder.Image, guestboot.Guest, error)
 	remarks  map[string]bool
 }
@@ -128,9 +129,9 @@ func Open(ctx context.Context, o Options) (*Local, error) {
 
 // Close releases what this process holds; sandboxes go on running.
 func (e *Local) Close() error {
+	errs := []error{e.lines.close()}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var errs []error
 	if e.builder != nil {
 		errs = append(errs, e.builder.Close())
 		e.builder = nil

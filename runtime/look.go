@@ -153,7 +153,7 @@ func (e *Local) poweredOff(r *record) bool {
 func (e *Local) mainOf(ctx context.Context, r *record) (m Main, answers bool) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	c, err := e.dial(r.ID)
+	c, err := e.line(r)
 	if err != nil {
 		return Main{}, false
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/sietch-dev/sietch/guestinit/proto"
-	"github.com/sietch-dev/sietch/runtime/agent"
 	"github.com/sietch-dev/sietch/runtime/guestmem"
 	"github.com/sietch-dev/sietch/runtime/jail"
 	"github.com/sietch-dev/sietch/runtime/vmm"
@@ -220,7 +219,7 @@ func (e *Local) holdMemory(ctx context.Context, r *record, want, before int64) (
 // holder has a guest hold memory and takes what is behind it.
 type holder struct {
 	name  string
-	guest *agent.Client
+	guest *line
 	mem   *guestmem.Memory
 	mark  []byte
 	taken guestmem.PageSet // by this holder
@@ -234,7 +233,7 @@ func (e *Local) holder(ctx context.Context, r *record) (*holder, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := e.dialWithin(r.ID, answerTimeout)
+	c, err := e.line(r)
 	if err != nil {
 		return nil, errors.Join(err, mem.Close())
 	}

@@ -88,6 +88,7 @@ func (e *Local) takeSnapshot(ctx context.Context, r *record, diskOnly bool) (s *
 		}
 	}
 
+	e.lines.hush(*r.Handle) // a fork has no use for connections to us
 	began := time.Now()
 	if !wasPaused {
 		// A crash from here on leaves the guest paused; the mark tells the next
@@ -341,7 +342,7 @@ const syncTimeout = 30 * time.Second
 func (e *Local) syncGuest(ctx context.Context, r *record) {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	c, err := e.dialWithin(r.ID, answerTimeout)
+	c, err := e.line(r)
 	if err == nil {
 		defer c.Close()
 		err = c.Sync(ctx)

@@ -129,7 +129,7 @@ func (e *Local) measure(ctx context.Context, r *record) (*Stats, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
-	c, err := e.dial(r.ID)
+	c, err := e.line(r)
 	if err != nil {
 		return s, nil
 	}

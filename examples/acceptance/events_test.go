@@ -3,6 +3,7 @@ package acceptance
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,7 +19,7 @@ type eventInfo struct {
 // TestEvents: what several processes did comes in one order, to those who ask
 // later and to those who wait.
 func TestEvents(t *testing.T) {
-	r := private(t, t.TempDir())
+	r := private(t, filepath.Join(area, "events"))
 	lines, stop := r.follow(t, "events", "-f", "--json")
 	name := fresh("box")
 	r.ok(t, "run", "--name", name, "--memory", "256M", "--disk", "256M", "-m", "first", "small")
@@ -71,12 +72,13 @@ func TestEvents(t *testing.T) {
 // it; its copies stay.
 func TestExpiry(t *testing.T) {
 	r := shared(t)
-	name := r.runSmall(t, "--ttl", "25s")
+	life := min(within(25*time.Second), 3*time.Minute).Round(time.Second)
+	name := r.runSmall(t, "--ttl", life.String())
 	began := time.Now()
 	fork := r.fork(t, 1, name)[0].Name
 	defer r.remove(t, fork)
 	info := query[struct{ Expires *time.Time }](t, r, "inspect", name)
-	if info.Expires == nil || time.Until(*info.Expires) > 25*time.Second {
+	if info.Expires == nil || time.Until(*info.Expires) > life {
 		t.Fatalf("expires: %v", info.Expires)
 	}
 	if copied := query[struct{ Expires *time.Time }](t, r, "inspect", fork); copied.Expires != nil {
@@ -84,9 +86,9 @@ func TestExpiry(t *testing.T) {
 	}
 	r.in(t, name, "true")
 	pid := r.inspect(t, name).PID
-	time.Sleep(time.Until(began.Add(26 * time.Second)))
+	time.Sleep(time.Until(began.Add(life + time.Second)))
 	r.fails(t, 3, []string{name, "expired"}, "commit", name)
-	waitFor(t, 5*time.Second, "its VMM to go", func() bool { return syscall.Kill(pid, 0) != nil })
+	waitFor(t, within(5*time.Second), "its VMM to go", func() bool { return syscall.Kill(pid, 0) != nil })
 	r.fails(t, 3, []string{name}, "inspect", name)
 	r.in(t, fork, "true")
 }
