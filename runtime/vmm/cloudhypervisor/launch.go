@@ -144,7 +144,7 @@ func start(ctx context.Context, s vmm.Spec, h *findings, c *console) (_ *process
 		if err != nil {
 			return nil, tap, fmt.Errorf("make jail: %w", err)
 		}
-		confined = &process.Jail{Cgroups: s.Jail.Cgroups, Enter: j.enter, Files: j.files()}
+		confined = &process.Jail{Cgroups: s.Jail.Cgroups, Enter: j.enter, Files: j.files(), Deny: []string{"chroot"}}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: j.credential()}
 	}
 	if err := ctx.Err(); err != nil {

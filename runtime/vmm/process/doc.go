@@ -2,8 +2,9 @@
 //
 // It owns how a process is found again (pid, start time and boot id of a
 // vmm.Handle), how its end is noticed and explained, how it is killed, and how
-// one is started: in a network namespace, in control groups, without a core, and
-// where the kernel has Landlock with no more files than it needs. It leaves to
+// one is started: in a network namespace, in control groups, without a core, with
+// the system calls denied that no VMM needs, and where the kernel has Landlock
+// with no more files than it needs. It leaves to
 // the drivers what is started, as which user, with which files and root
 // directory, and how it is talked to.
 //

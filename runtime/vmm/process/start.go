@@ -24,8 +24,9 @@ type Command struct {
 	Jail   *Jail  // nil means none
 }
 
-// Jail is what every VMM that is not trusted gets. Its user, its root directory
-// and its system call filter are the driver's.
+// Jail is what every VMM that is not trusted gets: no core, and none of the
+// system calls in denied. Its user, its root directory and what else its own
+// filter allows are the driver's.
 type Jail struct {
 	// Cgroups are directories of control groups.
 	Cgroups []string
@@ -34,6 +35,8 @@ type Jail struct {
 	Enter func() error
 	// Files are reached by path after Enter, where the kernel has Landlock.
 	Files Files
+	// Deny are further system calls that this VMM does without.
+	Deny []string
 }
 
 // Start starts a VMM detached from this process: in a session of its own, with
@@ -75,6 +78,9 @@ func (j *Jail) start(cmd *exec.Cmd) error {
 		}
 	}
 	if err := j.Files.restrict(); err != nil {
+		return err
+	}
+	if err := filterCalls(j.Deny); err != nil {
 		return err
 	}
 	return startWithoutCore(cmd)

@@ -59,8 +59,12 @@ func makeJail(s vmm.Spec, h *findings) (*process.Jail, error) {
 		}
 		files.Write = append(files.Write, path)
 	}
-	return &process.Jail{Cgroups: s.Jail.Cgroups, Files: files}, nil
+	return &process.Jail{Cgroups: s.Jail.Cgroups, Files: files, Deny: unused}, nil
 }
+
+// unused are system calls that QEMU would make use of if it could, and does
+// without as well (see diskAIO).
+var unused = []string{"io_uring_setup", "io_uring_enter", "io_uring_register"}
 
 // programTrees are where distributions install QEMU and its libraries.
 var programTrees = []string{"/usr", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/gnu/store"}

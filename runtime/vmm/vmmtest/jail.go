@@ -161,7 +161,7 @@ func (j JailSuite) CheckProcess(t testing.TB, m vmm.Machine, s vmm.Spec) {
 		want := map[string]string{
 			"Uid":    strings.TrimSpace(strings.Repeat(strconv.Itoa(s.Jail.UID)+" ", 4)),
 			"Gid":    strings.TrimSpace(strings.Repeat(strconv.Itoa(s.Jail.GID)+" ", 4)),
-			"CapEff": "0000000000000000", "CapPrm": "0000000000000000", "CapAmb": "0000000000000000", "NoNewPrivs": "1",
+			"CapEff": "0000000000000000", "CapPrm": "0000000000000000", "CapAmb": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2",
 		}
 		maps.Copy(want, j.Status)
 		if filepath.Base(filepath.Dir(task)) != strconv.Itoa(m.Handle().PID) {
