@@ -30,6 +30,9 @@
 //     opens: see console.go.
 //   - A guest that restarts ends its machine, cleanly.
 //   - One failed step of a launch leaves no process.
+//   - A restored guest's monotonic clock goes on from where its state was saved. One
+//     that was paused and goes on in place has counted the pause: from v53 on
+//     cloud-hypervisor sets the clock forward itself.
 //
 // # Jail
 //
@@ -44,8 +47,9 @@
 // directory, which belongs to the VMM's user and is not trusted. Landlock, where
 // the kernel has it, says the same once more; it is put on by us before the VMM
 // starts and not by its own --landlock, which comes after it has read its
-// configuration. The seccomp
-// filters are cloud-hypervisor's own, with and without a jail.
+// configuration. cloud-hypervisor's
+// own seccomp filters, of all threads but the first, are on with and without a
+// jail.
 //
 // # Concurrency
 //

@@ -481,6 +481,9 @@ func parseFakeState(data []byte) (s fakeState, err error) {
 	return s, json.Unmarshal([]byte(top.Snapshots["memory-manager"].Data.State), &s)
 }
 
+// fakeClockFlags are TSC_STABLE and REALTIME.
+const fakeClockFlags = "6"
+
 // fakeStateJSON is a state.json of a machine with these devices.
 func fakeStateJSON(cpus int, ids []string, ram int64) []byte {
 	type object = map[string]any
@@ -499,7 +502,7 @@ func fakeStateJSON(cpus int, ids []string, ram int64) []byte {
 	for i := range cpus {
 		vcpus = append(vcpus, strconv.Itoa(i))
 	}
-	data, err := json.Marshal(section(`{"clock":null}`, object{
+	data, err := json.Marshal(section(`{"clock":{"Kvm":[1,2,3,4,5,6,7,8,`+fakeClockFlags+`,0,0,0,255,9]},"common_cpuid":[`+number+`]}`, object{
 		"cpu-manager":    object{"snapshots": list(vcpus), "snapshot_data": nil},
 		"device-manager": section(`{"device_tree":{}}`, list(ids)),
 		"memory-manager": section(fmt.Sprintf(`{"memory_ranges":{"data":[{"gpa":0,"length":%d}],"other":%s},"start_of_device_area":%s}`, ram, number, number), object{}),

@@ -173,17 +173,17 @@ const (
 )
 
 // withoutRAM checks that a state.json is that of a machine of shape h, down to
-// the last device, and rewrites it so that loading it reads no RAM: it stays
-// what is mapped.
+// the last device, and rewrites it so that loading it reads no RAM, which stays
+// what is mapped, and so that the guest's clock goes on from where it was.
 func withoutRAM(state []byte, h vmm.Shape) ([]byte, error) {
 	top, err := parseObject(state)
 	if err == nil {
-		err = errors.Join(hasState(top), top.inside("snapshots", func(sections object) error {
+		err = errors.Join(hasState(top), ownState(top, stopClock), top.inside("snapshots", func(sections object) error {
 			if err := errors.Join(sections.inside(cpuSection, func(o object) error { return checkCPUs(o, h.CPUs) }),
 				sections.inside(devicesSection, func(o object) error { return checkDevices(o, h) })); err != nil {
 				return err
 			}
-			return sections.inside(memorySection, dropRAM)
+			return sections.inside(memorySection, func(o object) error { return ownState(o, dropRAM) })
 		}))
 	}
 	if err != nil {
@@ -245,8 +245,9 @@ func deviceIDs(h vmm.Shape) []string {
 	return ids
 }
 
-// dropRAM empties the list of what was to be read from memory-ranges.
-func dropRAM(section object) error {
+// ownState changes the state that a section has of its own, which is JSON in a
+// string.
+func ownState(section object, f func(object) error) error {
 	return section.inside("snapshot_data", func(o object) error {
 		return o.change("state", func(raw json.RawMessage) (any, error) {
 			var text string
@@ -257,10 +258,7 @@ func dropRAM(section object) error {
 			if err != nil {
 				return nil, err
 			}
-			err = state.inside("memory_ranges", func(ranges object) error {
-				return ranges.change("data", func(json.RawMessage) (any, error) { return []int{}, nil })
-			})
-			if err != nil {
+			if err := f(state); err != nil {
 				return nil, err
 			}
 			data, err := json.Marshal(state)
@@ -268,3 +266,37 @@ func dropRAM(section object) error {
 		})
 	})
 }
+
+// dropRAM empties the list of what was to be read from memory-ranges.
+func dropRAM(state object) error {
+	return state.inside("memory_ranges", func(ranges object) error {
+		return ranges.change("data", func(json.RawMessage) (any, error) { return []int{}, nil })
+	})
+}
+
+// Where struct kvm_clock_data has its flags, and the one that makes KVM_SET_CLOCK
+// add the time that has passed since (linux/kvm.h).
+const (
+	clockFlagsOffset = 8
+	clockRealtime    = 1 << 2
+)
+
+// stopClock keeps the guest's monotonic clock from leaping by the time its state
+// was kept, which cloud-hypervisor has it do since v53: every timer and watchdog
+// in the guest would expire at once. The time of day is the agent's to set. A
+// clock of another form, or none, is left as it is.
+func stopClock(state object) error {
+	clock, err := parseObject(state["clock"])
+	if err != nil {
+		return nil
+	}
+	var kvm []byteNumber // the struct, byte by byte
+	if json.Unmarshal(clock["Kvm"], &kvm) != nil || len(kvm) <= clockFlagsOffset {
+		return nil
+	}
+	kvm[clockFlagsOffset] &^= clockRealtime // little-endian
+	return errors.Join(clock.set("Kvm", kvm), state.set("clock", clock))
+}
+
+// byteNumber is a byte that is a number in JSON; lists of byte would be base64.
+type byteNumber uint16

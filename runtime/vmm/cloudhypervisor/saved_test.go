@@ -126,6 +126,7 @@ func TestWithoutRAM(t *testing.T) {
 	}
 	// Nothing else is different.
 	back := strings.Replace(string(got), `\"data\":[]`, `\"data\":[{\"gpa\":0,\"length\":4294967296}]`, 1)
+	back = strings.Replace(back, `7,8,2,0`, `7,8,`+fakeClockFlags+`,0`, 1) // the clock does not leap
 	var w, g any
 	if err := errors.Join(json.Unmarshal(state, &w), json.Unmarshal([]byte(back), &g)); err != nil {
 		t.Fatal(err)
@@ -172,7 +173,7 @@ func TestWithoutRAMRefuses(t *testing.T) {
 		"ranges no JSON":  {`"{\"memory_ranges\"`, `"\"memory_ranges\"`},
 		"device no JSON":  {`"{\"id\":\"layer\"`, `"\"id\":\"layer\"`},
 		"state no string": {`"{\"device_tree\":{}}"`, `{}`},
-		"no clock":        {`"{\"clock\":null}"`, `null`},
+		"no state itself": {`"{\"clock\":{\"Kvm\":[1,2,3,4,5,6,7,8,` + fakeClockFlags + `,0,0,0,255,9]},\"common_cpuid\":[18446744073709551613]}"`, `null`},
 	} {
 		bad := strings.Replace(string(whole), c.from, c.to, 1)
 		if bad == string(whole) {
@@ -317,5 +318,25 @@ func TestDamagedStateIsRefused(t *testing.T) {
 		if got := processesOf(t, s.RunDir); len(got) > 0 {
 			t.Errorf("%s: processes left: %v", what, got)
 		}
+	}
+}
+
+func TestStopClock(t *testing.T) {
+	for _, c := range []struct{ what, clock, want string }{
+		{"real time", `{"Kvm":[1,0,0,0,0,0,0,128,14,0,0,0,0,0,0,0,9,9]}`, `{"Kvm":[1,0,0,0,0,0,0,128,10,0,0,0,0,0,0,0,9,9]}`},
+		{"no real time", `{"Kvm":[1,0,0,0,0,0,0,128,2,0,0,0]}`, `{"Kvm":[1,0,0,0,0,0,0,128,2,0,0,0]}`},
+		{"none", `null`, `null`},
+		{"of another hypervisor", `{"Mshv":{"ref_time":7}}`, `{"Mshv":{"ref_time":7}}`},
+		{"of another form", `{"Kvm":{"clock":18446744073709551613,"flags":6}}`, `{"Kvm":{"clock":18446744073709551613,"flags":6}}`},
+		{"cut off", `{"Kvm":[1,2,3]}`, `{"Kvm":[1,2,3]}`},
+	} {
+		o := object{"clock": json.RawMessage(c.clock)}
+		if err := stopClock(o); err != nil || string(o["clock"]) != c.want {
+			t.Errorf("%s: got %s, %v, want %s", c.what, o["clock"], err, c.want)
+		}
+	}
+	o := object{}
+	if err := stopClock(o); err != nil || len(o) != 0 {
+		t.Errorf("without: got %v, %v", o, err)
 	}
 }
