@@ -115,7 +115,7 @@ func (w *watcher) below(dir string, found func(path string, isDir bool) error) e
 		entries, err := f.ReadDir(256)
 		for _, e := range entries {
 			path := filepath.Join(dir, e.Name())
-			if found != nil {
+			if found != nil && !tartree.Temporary(e.Name()) {
 				if err := found(path, e.IsDir()); err != nil {
 					return err
 				}
@@ -204,6 +204,9 @@ func (w *watcher) event(wd int32, mask uint32, name string) error {
 	path, known := w.paths[wd]
 	if !known {
 		return nil // of a directory that has gone
+	}
+	if tartree.Temporary(name) {
+		return nil // of it there is what it will be called
 	}
 	isDir := mask&unix.IN_ISDIR != 0
 	if name == "" {

@@ -1,6 +1,8 @@
 package agent_test
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -122,6 +124,13 @@ func TestWatch(t *testing.T) {
 	dir := t.TempDir()
 	os.MkdirAll(dir+"/sub/deep", 0o755)
 	os.MkdirAll(dir+"/away/in", 0o755)
+	var put bytes.Buffer
+	w := tar.NewWriter(&put)
+	w.WriteHeader(&tar.Header{Name: "put", Mode: 0o644, Size: 4})
+	w.Write([]byte("text"))
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
 	seen, err := watching(t, r, dir, true, func() {
 		os.WriteFile(dir+"/sub/deep/f", []byte("x"), 0o600)
 		os.Chmod(dir+"/sub/deep/f", 0o644)
@@ -135,6 +144,9 @@ func TestWatch(t *testing.T) {
 		os.Rename(dir+"/away", dir+"/here")
 		time.Sleep(200 * time.Millisecond)
 		os.WriteFile(dir+"/here/in/i", nil, 0o600)
+		if err := r.Put(t.Context(), agent.PutRequest{Path: dir}, &put); err != nil {
+			t.Error(err)
+		}
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -152,6 +164,7 @@ func TestWatch(t *testing.T) {
 		"rename /sub/deep/f", "create /sub/g", "remove /sub/g",
 		"create /new/", "create /new/h", "create /new/bad\xff",
 		"rename /away/", "create /here/", "create /here/in/", "create /here/in/i",
+		"create /put", // whole, whatever it was called while it came
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -575,3 +575,14 @@ func TestPackKernelFiles(t *testing.T) {
 		}
 	}
 }
+
+func TestTemporary(t *testing.T) {
+	for name, want := range map[string]bool{
+		".sietch-3w5e11264sgsf-1": true, ".sietch-0-12": true,
+		"": false, ".sietch-": false, ".sietch-config": false, ".sietch-a-": false, ".sietch-a-b": false, "x.sietch-a-1": false,
+	} {
+		if got := tartree.Temporary(name); got != want {
+			t.Errorf("%q: got %t, want %t", name, got, want)
+		}
+	}
+}

@@ -50,7 +50,7 @@ func Unpack(r io.Reader, o UnpackOptions) (err error) {
 		tr: tar.NewReader(r), where: where, trusted: o.Trusted, buf: make([]byte, chunk),
 		tree: tree{root: root, whole: where.dir == "/", passLinks: o.Trusted},
 		// A name that nobody else uses; the sequence makes each one new.
-		temp: ".sietch-" + strconv.FormatUint(rand.Uint64(), 36) + "-",
+		temp: tempPrefix + strconv.FormatUint(rand.Uint64(), 36) + "-",
 	}
 	defer u.tree.close()
 	for {
@@ -165,6 +165,21 @@ func (u *unpacker) directory(h *tar.Header, name string) error {
 	}
 	u.tree.enter(name, fd, h.ModTime)
 	return nil
+}
+
+const tempPrefix = ".sietch-"
+
+// Temporary reports whether a file is called as those are that Unpack makes
+// before it gives them the name they are to have.
+func Temporary(name string) bool {
+	name, ok := strings.CutPrefix(name, tempPrefix)
+	random, serial, dash := strings.Cut(name, "-")
+	if !ok || !dash {
+		return false
+	}
+	_, err1 := strconv.ParseUint(random, 36, 64)
+	_, err2 := strconv.ParseUint(serial, 10, 64)
+	return err1 == nil && err2 == nil
 }
 
 // replace makes a file beside the name it is to have and renames it.
