@@ -260,8 +260,29 @@ func (a *arranger) unknownFlag(shown string) {
 			}
 		}
 	}
-	a.wrong.add("%s has no flag %s%s", of, shown, didYouMean(shown, known))
+	advice := elsewhere[strings.Join(append(names(a.path), shown), " ")]
+	if advice == "" {
+		advice = didYouMean(shown, known)
+	}
+	a.wrong.add("%s has no flag %s%s", of, shown, advice)
 }
+
+// elsewhere answers flags that people know from container tools.
+var elsewhere = func() map[string]string {
+	m := map[string]string{}
+	for flags, advice := range map[string]string{
+		"-d --detach":               ": it returns once the machine is ready, which runs on",
+		"-i -t --interactive --tty": ": enter the machine with sietch exec -it NAME -- sh",
+		"--rm":                      ": remove the machine with sietch rm, or give it a life with --ttl",
+		"-v --volume --mount":       ": copy files with sietch cp, in both directions",
+		"--entrypoint":              ": name the command behind --",
+	} {
+		for _, flag := range strings.Fields(flags) {
+			m["run "+flag] = advice
+		}
+	}
+	return m
+}()
 
 // checkArgs holds the arguments against what the command says it takes.
 func (a *arranger) checkArgs() {
