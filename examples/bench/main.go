@@ -128,6 +128,11 @@ func (b *bench) measure(size string) (*figures, error) {
 		return nil, err
 	}
 
+	say("execs")
+	if f.exec, err = b.exec(source, 10*b.rounds); err != nil {
+		return nil, err
+	}
+
 	say("commits")
 	first, err := b.commit(source)
 	if err != nil {

@@ -40,6 +40,7 @@ type commits struct {
 type figures struct {
 	host, size          string
 	boot                times
+	exec                execs
 	firstPause          time.Duration
 	firstStored         int64
 	small, large        commits
@@ -58,6 +59,8 @@ func (f *figures) print(w io.Writer, rounds int) {
 		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", what, ours, theirs, ratio)
 	}
 	row("cold boot to ready", ms(boot), "–", "–")
+	row("exec of true over REST, p50", ms(median(f.exec.rest)), "fork, exec and wait in the guest "+ms(f.exec.guest), ratio(median(f.exec.rest), f.exec.guest))
+	row("exec of true over REST, p50", ms(median(f.exec.rest)), "the command, process start included "+ms(median(f.exec.command)), ratio(median(f.exec.rest), median(f.exec.command)))
 	row("first commit, pause", ms(f.firstPause), "full save "+ms(save), ratio(f.firstPause, save))
 	row("commit, 2 MiB changed: pause", ms(median(f.small.pause)), "full save "+ms(save), ratio(median(f.small.pause), save))
 	row("commit, 20 MiB changed: pause", ms(median(f.large.pause)), "full save "+ms(save), ratio(median(f.large.pause), save))
