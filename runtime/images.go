@@ -20,12 +20,12 @@ func (e *Local) Build(ctx context.Context, q BuildRequest) (Image, error) {
 	case q.ContextDir != "" && q.Context != nil:
 		return Image{}, usage("", "two build contexts given: a directory and a stream")
 	case q.Context != nil:
-		tmp, dockerfile, err := e.unpackContext(ctx, q)
+		tmp, inside, err := e.unpackContext(ctx, q)
 		if err != nil {
 			return Image{}, err
 		}
 		defer tmp.remove()
-		q.ContextDir, q.Dockerfile = tmp.path("context"), dockerfile
+		q = inside
 	}
 	secrets := make([]builder.Secret, len(q.Secrets))
 	for i, s := range q.Secrets {

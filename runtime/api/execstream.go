@@ -29,6 +29,7 @@ const (
 
 const (
 	execMessage = 256 << 10 // bytes of one message from a client
+	maxWindow   = 1 << 20
 	startWait   = 30 * time.Second
 	inputAhead  = 64 // messages of stdin that wait for a command to read them
 	sendWait    = 10 * time.Second
@@ -47,6 +48,7 @@ type execMessageOut struct {
 	Type     string     `json:"type"`
 	ExitCode *int       `json:"exit_code,omitempty"`
 	Signal   int        `json:"signal,omitempty"`
+	Bytes    int        `json:"bytes,omitempty"`
 	Reason   string     `json:"reason,omitempty"`
 	Error    *ErrorBody `json:"error,omitempty"`
 }
@@ -115,8 +117,8 @@ func (x *execConn) start() (ExecStart, error) {
 	if err := d.Decode(&q); err != nil {
 		return q, jsonError(err)
 	}
-	if q.Rows < 0 || q.Rows > 65535 || q.Cols < 0 || q.Cols > 65535 || q.TimeoutMs < 0 {
-		return q, usage("rows, cols or timeout_ms is out of range", "")
+	if q.Rows < 0 || q.Rows > 65535 || q.Cols < 0 || q.Cols > 65535 || q.TimeoutMs < 0 || q.Window < 0 || q.Window > maxWindow {
+		return q, usage("rows, cols, timeout_ms or window is out of range", "")
 	}
 	return q, nil
 }
@@ -141,8 +143,15 @@ func (x *execConn) run(cancel context.CancelCauseFunc, engine runtime.Engine, na
 				feed.Close()
 				continue
 			}
-			if _, err := feed.Write(data); err != nil {
-				for range input { // what nobody reads any more is dropped
+			_, err := feed.Write(data)
+			if q.Window > 0 {
+				x.text(execMessageOut{Type: "taken", Bytes: len(data)})
+			}
+			if err != nil {
+				for data := range input { // what nobody reads any more is dropped
+					if q.Window > 0 {
+						x.text(execMessageOut{Type: "taken", Bytes: len(data)})
+					}
 				}
 				return
 			}
