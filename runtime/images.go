@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
+
+	"golang.org/x/term"
 
 	"github.com/sietch-dev/sietch/branches"
 	"github.com/sietch-dev/sietch/builder"
@@ -39,6 +42,28 @@ func (e *Local) Build(ctx context.Context, q BuildRequest) (Image, error) {
 		})
 	})
 }
+
+// ShowBuild shows at a terminal the progress of a build that runs elsewhere: what
+// is written to w are its reports, as the progress rawjson has them, and end waits
+// until all is shown. w is nil where out is no terminal.
+func ShowBuild(out *os.File) (w io.Writer, end func()) {
+	if !term.IsTerminal(int(out.Fd())) {
+		return nil, nil
+	}
+	r, pipe := io.Pipe()
+	shown := make(chan struct{})
+	go func() {
+		defer close(shown)
+		// A display that fails does not end the build.
+		r.CloseWithError(builder.ShowProgress(out, r))
+	}()
+	return shownAnyway{pipe}, func() { pipe.Close(); <-shown }
+}
+
+// shownAnyway takes what nobody reads any more.
+type shownAnyway struct{ w io.Writer }
+
+func (s shownAnyway) Write(p []byte) (int, error) { s.w.Write(p); return len(p), nil }
 
 // ImportImage makes an image of an archive or directory.
 func (e *Local) ImportImage(ctx context.Context, q ImportRequest) (Image, error) {

@@ -8,13 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/runtime"
+	"github.com/sietch-dev/sietch/runtime/remote"
 )
 
 func main() {
 	// What machines remembered is nobody else's. Files that a user is given
 	// (cp, image export) get their modes said.
 	unix.Umask(0o077)
-	os.Exit(run(newEnv(openLocal), os.Args))
+	e := newEnv(openLocal)
+	e.find = findServer
+	os.Exit(run(e, os.Args))
 }
 
 // openFunc opens the engine. Tests put another one in.
@@ -22,6 +25,15 @@ type openFunc func(context.Context, runtime.Options) (runtime.Engine, error)
 
 func openLocal(ctx context.Context, o runtime.Options) (runtime.Engine, error) {
 	engine, err := runtime.Open(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return engine, nil
+}
+
+// findServer finds the server of a data directory.
+func findServer(ctx context.Context, dir string) (runtime.Engine, error) {
+	engine, err := remote.Open(ctx, remote.Options{DataDir: dir, Version: thisBuild().Version})
 	if err != nil {
 		return nil, err
 	}

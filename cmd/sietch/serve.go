@@ -74,7 +74,7 @@ func runServe(ctx context.Context, e *env, o serveOptions) error {
 	if err != nil {
 		return err
 	}
-	if options.Engine, err = e.use(ctx); err != nil {
+	if options.Engine, err = e.useLocal(ctx); err != nil {
 		return err
 	}
 	var telling error

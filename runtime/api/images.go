@@ -198,7 +198,7 @@ type progressLines struct {
 }
 
 // maxProgressLine is where a line that does not end is sent all the same.
-const maxProgressLine = 64 << 10
+const maxProgressLine = 4 << 20
 
 func (p *progressLines) Write(b []byte) (int, error) {
 	p.rest = append(p.rest, b...)

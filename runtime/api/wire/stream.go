@@ -12,6 +12,17 @@ import (
 	"github.com/sietch-dev/sietch/runtime/api/client"
 )
 
+// TrailerError is what an answer of bytes that was read to its end failed with on
+// the way, for who asked with TE: trailers.
+func TrailerError(resp *http.Response) error {
+	said := resp.Trailer.Get("Sietch-Error")
+	if said == "" {
+		return nil
+	}
+	_, err := told[struct{}]([]byte(said))
+	return err
+}
+
 // longestLine is where a line of a stream is not believed any more.
 const longestLine = 64 << 20
 
