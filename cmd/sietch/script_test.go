@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"strconv"
@@ -13,7 +15,6 @@ import (
 
 	"github.com/sietch-dev/sietch/runtime"
 	"github.com/sietch-dev/sietch/runtime/api"
-	"github.com/sietch-dev/sietch/runtime/remote"
 )
 
 // TestMain lets the test binary be sietch itself, with the fake engine, so that
@@ -27,61 +28,56 @@ func TestMain(m *testing.M) {
 func sietchWithFake() int {
 	e := newEnv(func(ctx context.Context, o runtime.Options) (runtime.Engine, error) { return openFake(ctx, o) })
 	e.now = func() time.Time { return testNow }
-	if os.Getenv("SIETCH_TEST_SERVER") != "" {
-		e.find = func(ctx context.Context, dir string) (runtime.Engine, error) { return overServer(ctx, e, dir) }
-	}
+	e.find = findServer
 	return run(e, os.Args)
 }
 
-// overServer is the fake behind a server of the data directory, in this process,
-// as the shell talks to one.
-func overServer(ctx context.Context, e *env, dir string) (runtime.Engine, error) {
-	f, err := openFake(ctx, e.options)
+// serveFake serves the fake engine of a data directory, as sietch serve does the
+// real one.
+func serveFake(env *testscript.Env) error {
+	dir := env.WorkDir + "/data"
+	f, err := openFake(context.Background(), runtime.Options{DataDir: dir, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	serve, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ctx, stop := context.WithCancel(context.Background())
 	began, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		ended <- api.Serve(serve, api.Options{Engine: f, Version: "test"}, api.Listen{DataDir: dir, Listening: func([]string, string) { close(began) }})
+		ended <- api.Serve(ctx, api.Options{Engine: f, Version: thisBuild().Version}, api.Listen{DataDir: dir, Listening: func([]string, string) { close(began) }})
 	}()
+	env.Defer(func() { stop(); <-ended })
 	select {
 	case <-began:
+		return os.Remove(dir + "/calls")
 	case err := <-ended:
-		stop()
-		return nil, err
+		ended <- nil
+		return err
 	}
-	engine, err := remote.Open(ctx, remote.Options{DataDir: dir, Version: "test"})
-	if err != nil {
-		stop()
-		return nil, errors.Join(err, <-ended)
-	}
-	return &served{engine, func() error { stop(); return errors.Join(<-ended, f.Close()) }}, nil
 }
 
-// served is an engine whose server ends with it.
-type served struct {
-	*remote.Engine
-	end func() error
-}
-
-func (s *served) Close() error { return errors.Join(s.Engine.Close(), s.end()) }
-
-func TestScripts(t *testing.T) { runScripts(t, "") }
+func TestScripts(t *testing.T) { runScripts(t, false) }
 
 // TestScriptsOverServer runs the same scripts with a server between shell and
 // engine: nothing of what they see may differ.
-func TestScriptsOverServer(t *testing.T) { runScripts(t, "1") }
+func TestScriptsOverServer(t *testing.T) { runScripts(t, true) }
 
-func runScripts(t *testing.T, server string) {
+func runScripts(t *testing.T, server bool) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("SIETCH_DATA_DIR", env.WorkDir+"/data")
 			env.Setenv("TZ", "UTC")
 			env.Setenv("NO_COLOR", "")
-			env.Setenv("SIETCH_TEST_SERVER", server)
-			return os.Mkdir(env.WorkDir+"/data", 0o700)
+			if err := os.Mkdir(env.WorkDir+"/data", 0o700); err != nil || !server {
+				return err
+			}
+			return serveFake(env)
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond != "server" {
+				return false, fmt.Errorf("no condition %q", cond)
+			}
+			return server, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":    exits,

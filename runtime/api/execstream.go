@@ -62,9 +62,11 @@ func (s *Server) ExecStream(w http.ResponseWriter, r *http.Request, name Sandbox
 	}
 	engine := s.as(r)
 	// What can be known before is an HTTP answer, which every client can read.
-	if _, err := engine.Inspect(r.Context(), name); err != nil {
-		s.fail(w, r, err)
-		return
+	if !callOf(r).shell {
+		if _, err := engine.Inspect(r.Context(), name); err != nil {
+			s.fail(w, r, err)
+			return
+		}
 	}
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{ExecProtocol}})
 	if err != nil {

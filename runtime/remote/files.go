@@ -66,13 +66,9 @@ func (e *Engine) WatchPath(ctx context.Context, r runtime.WatchRequest, each fun
 	if err := sandbox(r.Name); err != nil {
 		return err
 	}
-	err := follow(ctx, e, func(ctx context.Context, with client.RequestEditorFn) (*http.Response, error) {
+	return follow(ctx, e, func(ctx context.Context, with client.RequestEditorFn) (*http.Response, error) {
 		return e.api.WatchPath(ctx, r.Name, &client.WatchPathParams{Path: r.Path, Recursive: r.Recursive}, with)
 	}, "change", r.Started, each)
-	if err == nil && ctx.Err() == nil {
-		return e.gone(io.ErrUnexpectedEOF)
-	}
-	return err
 }
 
 // follow is a call that is answered with server-sent events. The end of ctx is

@@ -43,11 +43,7 @@ func (e *Engine) DialPort(ctx context.Context, name string, port uint16) (io.Rea
 
 // Events tells what happens in the data directory; it returns nil when ctx ends.
 func (e *Engine) Events(ctx context.Context, r runtime.EventsRequest, each func(runtime.Event) error) error {
-	err := follow(ctx, e, func(ctx context.Context, with client.RequestEditorFn) (*http.Response, error) {
+	return follow(ctx, e, func(ctx context.Context, with client.RequestEditorFn) (*http.Response, error) {
 		return e.api.Events(ctx, &client.EventsParams{After: &r.After, Follow: &r.Follow}, with)
 	}, "", nil, each)
-	if err == nil && r.Follow && ctx.Err() == nil {
-		return e.gone(io.ErrUnexpectedEOF)
-	}
-	return err
 }

@@ -61,6 +61,9 @@ func (e *Engine) WaitProcess(ctx context.Context, name, id string) (runtime.Proc
 	})
 }
 
+// outputPage is the most that the API gives in one part; less is all there is.
+const outputPage = 1 << 20
+
 // ProcessOutput writes what it has written. The API gives what there is in parts.
 func (e *Engine) ProcessOutput(ctx context.Context, r runtime.ProcessOutputRequest, w io.Writer) (int64, error) {
 	if err := process(r.Name, r.ID); err != nil {
@@ -77,7 +80,7 @@ func (e *Engine) ProcessOutput(ctx context.Context, r runtime.ProcessOutputReque
 		if left > 0 {
 			left -= part.bytes
 		}
-		if err != nil || part.bytes == 0 || r.Limit > 0 && left <= 0 {
+		if err != nil || part.bytes < outputPage || r.Limit > 0 && left <= 0 {
 			return at, err
 		}
 	}
