@@ -43,7 +43,7 @@ func findServer(ctx context.Context, dir string) (runtime.Engine, error) {
 // run is one command line from beginning to exit code.
 func run(e *env, args []string) int {
 	// A variable that is there and empty is, to people, one that is not set.
-	for _, name := range []string{"SIETCH_DATA_DIR", "SIETCH_VMM", "SIETCH_BOOT_TIMEOUT"} {
+	for _, name := range []string{"SIETCH_DATA_DIR", "SIETCH_VMM", "SIETCH_BOOT_TIMEOUT", "SIETCH_OVERCOMMIT"} {
 		if os.Getenv(name) == "" {
 			os.Unsetenv(name)
 		}
