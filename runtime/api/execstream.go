@@ -161,12 +161,16 @@ func (x *execConn) run(cancel context.CancelCauseFunc, engine runtime.Engine, na
 		feed.Close()
 	})
 
+	var stdin io.Reader
+	if q.Stdin {
+		stdin = in
+	}
 	status, err := engine.Exec(x.ctx, runtime.ExecRequest{
 		Name: name, Args: q.Args, Env: q.Env, WorkingDir: q.Workdir, User: q.User,
 		Stdin: q.Stdin, TTY: q.Tty, Rows: uint16(q.Rows), Cols: uint16(q.Cols), Timeout: milliseconds(q.TimeoutMs),
 	}, runtime.ExecIO{
 		Started: func() { x.text(execMessageOut{Type: "started"}) },
-		Stdin:   in,
+		Stdin:   stdin,
 		Stdout:  channel{x, channelStdout}, Stderr: channel{x, channelStderr},
 		Resize: resize, Signals: signals,
 	})
