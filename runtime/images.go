@@ -17,12 +17,14 @@ import (
 
 // Build makes an image from a Dockerfile.
 func (e *Local) Build(ctx context.Context, q BuildRequest) (Image, error) {
+	called := ""
 	switch {
 	case q.ContextDir == "" && q.Context == nil:
 		return Image{}, usage("", "no build context given")
 	case q.ContextDir != "" && q.Context != nil:
 		return Image{}, usage("", "two build contexts given: a directory and a stream")
 	case q.Context != nil:
+		called = q.Dockerfile // the path of what is unpacked says nothing to who sent it
 		tmp, inside, err := e.unpackContext(ctx, q)
 		if err != nil {
 			return Image{}, err
@@ -36,7 +38,7 @@ func (e *Local) Build(ctx context.Context, q BuildRequest) (Image, error) {
 	}
 	return e.makeImage("image.build", q.Names, func(b *builder.Builder) (builder.Image, error) {
 		return b.Build(ctx, builder.BuildRequest{
-			ContextDir: q.ContextDir, Dockerfile: q.Dockerfile, Names: q.Names, Target: q.Target,
+			ContextDir: q.ContextDir, Dockerfile: q.Dockerfile, Called: called, Names: q.Names, Target: q.Target,
 			BuildArgs: q.BuildArgs, Secrets: secrets, BuildContexts: q.BuildContexts, NoCache: q.NoCache,
 			Progress: q.Progress, ProgressOut: q.ProgressOut,
 		})

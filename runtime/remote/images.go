@@ -84,13 +84,13 @@ type source struct {
 
 // openSource opens a file, or reads a directory, which is an OCI layout, as a tar.
 func openSource(r *runtime.ImportRequest) (source, error) {
-	f, err := os.Open(r.Source)
+	st, err := os.Stat(r.Source)
 	if err != nil {
 		return source{}, err
 	}
-	st, err := f.Stat()
+	f, err := os.Open(r.Source)
 	if err != nil {
-		return source{}, errors.Join(err, f.Close())
+		return source{}, err
 	}
 	if !st.IsDir() {
 		return source{copied(f), f.Close}, nil
