@@ -25,6 +25,7 @@ require (
 	github.com/landlock-lsm/go-landlock v0.11.2
 	github.com/moby/buildkit v0.34.2
 	github.com/moby/docker-image-spec v1.3.1
+	github.com/moby/patternmatcher v0.6.1
 	github.com/moby/sys/user v0.4.1
 	github.com/modelcontextprotocol/go-sdk v1.8.0
 	github.com/oapi-codegen/runtime v1.9.0
@@ -114,7 +115,6 @@ require (
 	github.com/mdlayher/socket v0.6.0 // indirect
 	github.com/moby/go-archive v0.2.0 // indirect
 	github.com/moby/locker v1.0.1 // indirect
-	github.com/moby/patternmatcher v0.6.1 // indirect
 	github.com/moby/policy-helpers v0.0.0-20261006174519-bd98f4747414 // indirect
 	github.com/moby/profiles/seccomp v0.2.4 // indirect
 	github.com/moby/sys/mount v0.3.5 // indirect

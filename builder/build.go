@@ -2,6 +2,7 @@ package builder
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,6 +34,8 @@ type BuildRequest struct {
 	// relative path is of the working directory, or of the context when it
 	// exists only there. "-" reads it from Context.
 	Dockerfile string
+	// Called is what errors call the Dockerfile; empty: its path.
+	Called string
 	// Names the image gets, NAME[:TAG].
 	Names  []string
 	Target string
@@ -336,9 +339,6 @@ func explainBuild(dir string, r BuildRequest, err error) error {
 		}
 		return fmt.Errorf("build: %w", d)
 	}
-	where := r.Dockerfile
-	if where == "" {
-		where = "Dockerfile"
-	}
+	where := cmp.Or(r.Called, r.Dockerfile, "Dockerfile")
 	return &buildError{where: where, lines: lines.String(), cause: err}
 }

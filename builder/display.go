@@ -3,6 +3,8 @@ package builder
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -68,6 +70,40 @@ func (d display) watch(ctx context.Context, solve func(context.Context, chan *cl
 		printWarnings(out, warnings)
 	}
 	return resp, nil
+}
+
+// ShowProgress shows, as a build at a terminal does, the reports of one that runs
+// elsewhere with the progress rawjson: a JSON object a line. It returns when
+// there are no more.
+func ShowProgress(out *os.File, reports io.Reader) error {
+	ui, err := progressui.NewDisplay(out, progressui.AutoMode)
+	if err != nil {
+		return fmt.Errorf("show progress: %w", err)
+	}
+	status := make(chan *client.SolveStatus)
+	var g errgroup.Group
+	g.Go(func() error {
+		defer close(status)
+		in := json.NewDecoder(reports)
+		for {
+			var s client.SolveStatus
+			switch err := in.Decode(&s); {
+			case errors.Is(err, io.EOF):
+				return nil
+			case err != nil:
+				return fmt.Errorf("show progress: %w", err)
+			}
+			status <- &s
+		}
+	})
+	warnings, shown := ui.UpdateFrom(context.Background(), status)
+	for range status {
+	}
+	if err := errors.Join(g.Wait(), shown); err != nil {
+		return err
+	}
+	printWarnings(out, warnings)
+	return nil
 }
 
 // printWarnings lists what the frontend found fault with.

@@ -28,16 +28,16 @@ const (
 )
 
 // unpackContext unpacks the stream of a build context into a scratch directory,
-// which the caller removes, and returns the path of its Dockerfile. Who sends it
-// may be a stranger: nothing of it lands outside, and no link in it leads the
-// build to a file of the host.
-func (e *Local) unpackContext(ctx context.Context, q BuildRequest) (_ *scratch, dockerfile string, err error) {
+// which the caller removes, and returns the request with the paths there. Who
+// sends it may be a stranger: nothing of it lands outside, and no link in it
+// leads the build to a file of the host.
+func (e *Local) unpackContext(ctx context.Context, q BuildRequest) (_ *scratch, _ BuildRequest, err error) {
 	if err := e.prepare(); err != nil {
-		return nil, "", err
+		return nil, q, err
 	}
 	tmp, err := e.newScratch("build")
 	if err != nil {
-		return nil, "", hostError(err)
+		return nil, q, hostError(err)
 	}
 	defer func() {
 		if err != nil {
@@ -46,30 +46,79 @@ func (e *Local) unpackContext(ctx context.Context, q BuildRequest) (_ *scratch, 
 	}()
 	dir := tmp.path("context")
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return nil, "", hostError(err)
+		return nil, q, hostError(err)
 	}
 	plain, err := builder.Decompress(&contextReader{ctx: ctx, r: q.Context})
 	if err != nil {
-		return nil, "", fmt.Errorf("read build context: %w", err)
+		return nil, q, fmt.Errorf("read build context: %w", err)
 	}
 	defer plain.Close()
 	room, err := roomAt(dir)
 	if err != nil {
-		return nil, "", err
+		return nil, q, err
 	}
 	in := bufio.NewReaderSize(&boundedReader{r: plain, left: room}, 64<<10)
 	head, err := in.Peek(tarBlock)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, "", contextError(err)
+		return nil, q, contextError(err)
 	}
 	if !isTar(head) {
-		return tmp, filepath.Join(dir, "Dockerfile"), loneDockerfile(in, dir, q.Dockerfile)
+		err := loneDockerfile(in, dir, q.Dockerfile)
+		q.Context, q.ContextDir, q.ContextPath, q.Dockerfile = nil, dir, "", ""
+		return tmp, q, err
 	}
 	if err := tartree.Unpack(in, tartree.UnpackOptions{Path: dir}); err != nil {
-		return nil, "", contextError(err)
+		return nil, q, contextError(err)
 	}
-	dockerfile, err = insideContext(dir, q.Dockerfile)
-	return tmp, dockerfile, err
+	q, err = insideStream(dir, q)
+	return tmp, q, err
+}
+
+// insideStream finds what a request names in its stream, unpacked at dir.
+func insideStream(dir string, q BuildRequest) (BuildRequest, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return q, hostError(err)
+	}
+	defer root.Close()
+	q.Context, q.ContextDir = nil, dir
+	if q.ContextPath != "" {
+		if q.ContextDir, err = insideDir(root, q.ContextPath); err != nil {
+			return q, err
+		}
+		named := map[string]string{}
+		for name, source := range q.BuildContexts {
+			if inside, ok := strings.CutPrefix(source, "./"); ok {
+				if source, err = insideDir(root, inside); err != nil {
+					return q, err
+				}
+			}
+			named[name] = source
+		}
+		q.BuildContexts = named
+	}
+	standard := path.Join(q.ContextPath, "Dockerfile")
+	file, err := insideContext(root, orDefault(q.Dockerfile, standard))
+	// The standard one goes by its name alone, also in what is said of it.
+	if q.Dockerfile = filepath.Join(dir, file); path.Clean("/"+file) == path.Clean("/"+standard) {
+		q.Dockerfile = ""
+	}
+	q.ContextPath = ""
+	return q, err
+}
+
+// insideDir finds a directory of the stream. The build follows no link on its
+// way to it, so none leads out.
+func insideDir(root *os.Root, name string) (string, error) {
+	at := ""
+	for part := range strings.SplitSeq(strings.Trim(path.Clean("/"+name), "/"), "/") {
+		at = path.Join(at, part)
+		st, err := root.Lstat(orDefault(at, "."))
+		if err != nil || !st.IsDir() {
+			return "", usage("", "build context: %s is no directory in it", name)
+		}
+	}
+	return filepath.Join(root.Name(), at), nil
 }
 
 // isTar looks at the first block of a stream for a header's sum.
@@ -107,13 +156,8 @@ func loneDockerfile(in io.Reader, dir, asked string) error {
 
 // insideContext finds the Dockerfile, also through links, as long as they stay
 // inside.
-func insideContext(dir, name string) (string, error) {
-	name = strings.TrimLeft(path.Clean("/"+orDefault(name, "Dockerfile")), "/")
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return "", hostError(err)
-	}
-	defer root.Close()
+func insideContext(root *os.Root, name string) (string, error) {
+	name = strings.TrimLeft(path.Clean("/"+name), "/")
 	st, err := root.Stat(name)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -123,7 +167,7 @@ func insideContext(dir, name string) (string, error) {
 	case !st.Mode().IsRegular():
 		return "", usage("", "build context: %s is no file", name)
 	}
-	return filepath.Join(dir, name), nil
+	return name, nil
 }
 
 // roomAt is how much may be unpacked into a directory.

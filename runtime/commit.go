@@ -166,7 +166,7 @@ func (e *Local) write(ctx context.Context, st *branches.Store, w *branches.Write
 		Sandbox:   r.Name,
 		SandboxID: r.ID,
 		Message:   q.Message,
-		Author:    orDefault(q.Author, defaultAuthor()),
+		Author:    orDefault(q.Author, DefaultAuthor()),
 		Created:   time.Now().UTC(),
 		Labels:    maps.Clone(q.Labels),
 		Image:     branches.ImageRef{ID: m.Image.ID, Name: m.Image.Name, RootfsDigest: m.Image.RootfsDigest},
@@ -417,8 +417,9 @@ func validLabels(labels map[string]string) error {
 	return nil
 }
 
-// defaultAuthor is who asked, as far as the host knows.
-func defaultAuthor() string {
+// DefaultAuthor is who asks, as far as this process and its host know: the author
+// of a commit that names none.
+func DefaultAuthor() string {
 	name := os.Getenv("SUDO_USER")
 	if name == "" {
 		if u, err := user.Current(); err == nil {

@@ -134,7 +134,8 @@ type ImageConfig struct {
 type BuildRequest struct {
 	ContextDir    string
 	Context       io.Reader // instead of ContextDir: a tar stream of it, gzip or zstd compressed or not
-	Dockerfile    string    // path; empty: Dockerfile of the context
+	ContextPath   string    // directory of the stream that is the context; empty: all of it
+	Dockerfile    string    // path, in the stream if there is one; empty: Dockerfile of the context
 	Names         []string
 	Target        string
 	BuildArgs     map[string]string

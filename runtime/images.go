@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
+
+	"golang.org/x/term"
 
 	"github.com/sietch-dev/sietch/branches"
 	"github.com/sietch-dev/sietch/builder"
@@ -14,18 +17,20 @@ import (
 
 // Build makes an image from a Dockerfile.
 func (e *Local) Build(ctx context.Context, q BuildRequest) (Image, error) {
+	called := ""
 	switch {
 	case q.ContextDir == "" && q.Context == nil:
 		return Image{}, usage("", "no build context given")
 	case q.ContextDir != "" && q.Context != nil:
 		return Image{}, usage("", "two build contexts given: a directory and a stream")
 	case q.Context != nil:
-		tmp, dockerfile, err := e.unpackContext(ctx, q)
+		called = q.Dockerfile // the path of what is unpacked says nothing to who sent it
+		tmp, inside, err := e.unpackContext(ctx, q)
 		if err != nil {
 			return Image{}, err
 		}
 		defer tmp.remove()
-		q.ContextDir, q.Dockerfile = tmp.path("context"), dockerfile
+		q = inside
 	}
 	secrets := make([]builder.Secret, len(q.Secrets))
 	for i, s := range q.Secrets {
@@ -33,12 +38,34 @@ func (e *Local) Build(ctx context.Context, q BuildRequest) (Image, error) {
 	}
 	return e.makeImage("image.build", q.Names, func(b *builder.Builder) (builder.Image, error) {
 		return b.Build(ctx, builder.BuildRequest{
-			ContextDir: q.ContextDir, Dockerfile: q.Dockerfile, Names: q.Names, Target: q.Target,
+			ContextDir: q.ContextDir, Dockerfile: q.Dockerfile, Called: called, Names: q.Names, Target: q.Target,
 			BuildArgs: q.BuildArgs, Secrets: secrets, BuildContexts: q.BuildContexts, NoCache: q.NoCache,
 			Progress: q.Progress, ProgressOut: q.ProgressOut,
 		})
 	})
 }
+
+// ShowBuild shows at a terminal the progress of a build that runs elsewhere: what
+// is written to w are its reports, as the progress rawjson has them, and end waits
+// until all is shown. w is nil where out is no terminal.
+func ShowBuild(out *os.File) (w io.Writer, end func()) {
+	if !term.IsTerminal(int(out.Fd())) {
+		return nil, nil
+	}
+	r, pipe := io.Pipe()
+	shown := make(chan struct{})
+	go func() {
+		defer close(shown)
+		// A display that fails does not end the build.
+		r.CloseWithError(builder.ShowProgress(out, r))
+	}()
+	return shownAnyway{pipe}, func() { pipe.Close(); <-shown }
+}
+
+// shownAnyway takes what nobody reads any more.
+type shownAnyway struct{ w io.Writer }
+
+func (s shownAnyway) Write(p []byte) (int, error) { s.w.Write(p); return len(p), nil }
 
 // ImportImage makes an image of an archive or directory.
 func (e *Local) ImportImage(ctx context.Context, q ImportRequest) (Image, error) {

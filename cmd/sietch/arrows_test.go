@@ -21,7 +21,7 @@ import (
 // beneath it, what the table lists.
 // The longest folder that holds a package decides.
 var arrows = map[string][]string{
-	"cmd/sietch": {"runtime", "runtime/api", "runtime/api/mcp"},
+	"cmd/sietch": {"runtime", "runtime/api", "runtime/api/mcp", "runtime/remote"},
 
 	"runtime":               {"builder", "builder/guestboot", "branches", "netplumb", "guestinit/proto", "guestinit/proto/tartree", "guestinit/embedded"},
 	"runtime/vmm":           nil,
@@ -33,10 +33,13 @@ var arrows = map[string][]string{
 	"runtime/api/guestfile": {"runtime"},
 	"runtime/api/mcp":       {"runtime", "runtime/api/arrakis", "runtime/api/guestfile", "runtime/api/rfb"},
 	"runtime/api/rfb":       nil,
+	"runtime/api/wire":      {"runtime/api/client"},
 	"runtime/testlane":      nil,
+	// The engine of a server elsewhere: what the API says, and trees as tar.
+	"runtime/remote": {"runtime", "runtime/api/client", "runtime/api/wire", "guestinit/proto/tartree"},
 
 	// The client for Go: what is generated, and nothing of the machinery.
-	"sdk/go/sietch": {"runtime/api/client"},
+	"sdk/go/sietch": {"runtime/api/client", "runtime/api/wire"},
 
 	// Support for tests of others, linked into no product.
 	"builder/buildertest": {"builder", "runtime/testlane"},

@@ -177,7 +177,7 @@ func (q *completer) value(ctx context.Context, what string) {
 // Names come from the engine; where it fails there are none, and no word of it.
 
 func (q *completer) sandboxes(ctx context.Context, suffix string) {
-	engine, err := q.use(ctx)
+	engine, err := q.useLocal(ctx)
 	if err != nil {
 		return
 	}
@@ -191,7 +191,7 @@ func (q *completer) sandboxes(ctx context.Context, suffix string) {
 }
 
 func (q *completer) refs(ctx context.Context, kind runtime.RefKind) {
-	engine, err := q.use(ctx)
+	engine, err := q.useLocal(ctx)
 	if err != nil {
 		return
 	}
@@ -205,7 +205,7 @@ func (q *completer) refs(ctx context.Context, kind runtime.RefKind) {
 }
 
 func (q *completer) images(ctx context.Context) {
-	engine, err := q.use(ctx)
+	engine, err := q.useLocal(ctx)
 	if err != nil {
 		return
 	}

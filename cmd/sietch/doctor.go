@@ -29,7 +29,7 @@ sietch doctor --json | jq -r '.checks[] | select(.status == "missing") | .fix'`,
 }
 
 func runDoctor(ctx context.Context, e *env) error {
-	engine, err := e.use(ctx)
+	engine, err := e.useLocal(ctx)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/sietch-dev/sietch/runtime"
+	"github.com/sietch-dev/sietch/runtime/remote"
 )
 
 // env is what a command has of the world: streams, environment, signals, and
@@ -22,8 +24,11 @@ type env struct {
 	environ func(string) (string, bool)
 	signals *signals
 	open    openFunc
+	// find finds the server of a data directory; nil: there is none.
+	find func(ctx context.Context, dir string) (runtime.Engine, error)
 
 	options runtime.Options
+	own     bool // the options are this command's, not those of a server
 	engine  runtime.Engine
 
 	mu      sync.Mutex
@@ -31,8 +36,27 @@ type env struct {
 }
 
 // use returns the engine, opening it when a command first needs it: a wrong
-// command line is found out before.
+// command line is found out before. Where a server runs on the data directory it
+// is the server's, unless this command is told how its own is to be.
 func (e *env) use(ctx context.Context) (runtime.Engine, error) {
+	if e.engine != nil || e.find == nil || e.own {
+		return e.useLocal(ctx)
+	}
+	engine, err := e.find(ctx, e.options.DataDir)
+	switch {
+	case err == nil:
+		e.engine = engine
+		return engine, nil
+	case errors.Is(err, remote.ErrOther):
+		e.remark("beside the server of %s: %v", e.options.DataDir, err)
+	case !errors.Is(err, remote.ErrNone):
+		return nil, err
+	}
+	return e.useLocal(ctx)
+}
+
+// useLocal is use for commands that are about this process or this host.
+func (e *env) useLocal(ctx context.Context) (runtime.Engine, error) {
 	if e.engine != nil {
 		return e.engine, nil
 	}
@@ -112,6 +136,7 @@ func (e *env) globals(c *cli.Context) error {
 	if err := wrong.err("see sietch --help"); err != nil {
 		return err
 	}
+	e.own = c.IsSet("vmm") || c.IsSet("boot-timeout") || c.IsSet("overcommit") || level < slog.LevelWarn
 	e.options = runtime.Options{
 		DataDir:     dir,
 		VMM:         vmm,

@@ -113,6 +113,7 @@ func (f *fake) AddPort(ctx context.Context, name string, p runtime.Port) (runtim
 }
 
 func (f *fake) RemovePort(ctx context.Context, name string, p runtime.Port) error {
+	p.Guest = 0 // means nothing to an engine
 	return f.call("RemovePort", []any{name, p})
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"archive/tar"
 	"context"
 	"encoding/json"
 	"errors"
@@ -122,6 +123,11 @@ var fakeImages = []runtime.Image{
 func (f *fake) Build(ctx context.Context, r runtime.BuildRequest) (runtime.Image, error) {
 	out := r.ProgressOut
 	r.ProgressOut = nil
+	if r.ContextPath != "" {
+		if err := f.archive(&r); err != nil {
+			return runtime.Image{}, err
+		}
+	}
 	if r.Context != nil {
 		text, err := io.ReadAll(r.Context)
 		if err != nil {
@@ -139,6 +145,34 @@ func (f *fake) Build(ctx context.Context, r runtime.BuildRequest) (runtime.Image
 		fmt.Fprintln(out, "#1 building")
 	}
 	return fakeImages[0], nil
+}
+
+// archive puts in place of an archive the names in it, and the texts of secrets
+// in that of their files.
+func (f *fake) archive(r *runtime.BuildRequest) error {
+	var names []string
+	in := tar.NewReader(r.Context)
+	for {
+		h, err := in.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		names = append(names, h.Name)
+	}
+	slices.Sort(names)
+	r.Context = strings.NewReader(strings.Join(names, " "))
+	for i, s := range r.Secrets {
+		text, err := os.ReadFile(s.Source)
+		if err != nil {
+			return err
+		}
+		r.Secrets[i].Source = "text " + string(text)
+	}
+	slices.SortFunc(r.Secrets, func(a, b runtime.BuildSecret) int { return strings.Compare(a.ID, b.ID) })
+	return nil
 }
 
 func (f *fake) ListImages(ctx context.Context) ([]runtime.Image, error) {
@@ -486,6 +520,9 @@ func fakeCommit(letter string, age time.Duration, message string, parents []stri
 func (f *fake) Commit(ctx context.Context, r runtime.CommitRequest) (runtime.Commit, error) {
 	c := fakeCommits[1]
 	c.Timing = &runtime.CommitTiming{PauseMS: 4.2, TotalMS: 90}
+	if r.Author == runtime.DefaultAuthor() {
+		r.Author = "" // the engine would say the same
+	}
 	return c, f.call("Commit", r)
 }
 

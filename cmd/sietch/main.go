@@ -8,13 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/runtime"
+	"github.com/sietch-dev/sietch/runtime/remote"
 )
 
 func main() {
 	// What machines remembered is nobody else's. Files that a user is given
 	// (cp, image export) get their modes said.
 	unix.Umask(0o077)
-	os.Exit(run(newEnv(openLocal), os.Args))
+	e := newEnv(openLocal)
+	e.find = findServer
+	os.Exit(run(e, os.Args))
 }
 
 // openFunc opens the engine. Tests put another one in.
@@ -28,10 +31,19 @@ func openLocal(ctx context.Context, o runtime.Options) (runtime.Engine, error) {
 	return engine, nil
 }
 
+// findServer finds the server of a data directory.
+func findServer(ctx context.Context, dir string) (runtime.Engine, error) {
+	engine, err := remote.Open(ctx, remote.Options{DataDir: dir, Version: thisBuild().Version})
+	if err != nil {
+		return nil, err
+	}
+	return engine, nil
+}
+
 // run is one command line from beginning to exit code.
 func run(e *env, args []string) int {
 	// A variable that is there and empty is, to people, one that is not set.
-	for _, name := range []string{"SIETCH_DATA_DIR", "SIETCH_VMM", "SIETCH_BOOT_TIMEOUT"} {
+	for _, name := range []string{"SIETCH_DATA_DIR", "SIETCH_VMM", "SIETCH_BOOT_TIMEOUT", "SIETCH_OVERCOMMIT"} {
 		if os.Getenv(name) == "" {
 			os.Unsetenv(name)
 		}

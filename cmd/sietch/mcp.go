@@ -34,7 +34,7 @@ sietch mcp --default-image agent`,
 }
 
 func runMCP(ctx context.Context, e *env, image string) error {
-	engine, err := e.use(ctx)
+	engine, err := e.useLocal(ctx)
 	if err != nil {
 		return err
 	}

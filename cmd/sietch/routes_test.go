@@ -91,6 +91,7 @@ var shellOnly = map[string]string{
 var serverOnly = map[string]string{
 	"metrics": "for Prometheus", "healthz": "for probes", "readyz": "for probes",
 	"openapi": "the document", "proxy": "for HTTP clients",
+	"cancelCall": "Ctrl-C", "dialPort": "for programs; the shell has port add",
 }
 
 // TestEveryVerbHasARoute holds the shell's commands against the API's document,

@@ -19,7 +19,8 @@ func serveCommand(e *env) *cli.Command {
 		ArgsUsage: "",
 		Description: `Serves the REST API until it is interrupted: the routes of Arrakis, and all that
 this command line can do under /v1. It is described at /v1/openapi.yaml and in
-docs/api.md. Sandboxes do not need the server and outlive it.
+docs/api.md. Sandboxes do not need the server and outlive it. While it runs, the
+commands of this shell go over it, by the unix socket in the data directory.
 
 Addresses other than loopback ones need tokens, see sietch token. With tokens, a
 caller sends one as Authorization: Bearer TOKEN or as the password of Basic. The
@@ -74,7 +75,7 @@ func runServe(ctx context.Context, e *env, o serveOptions) error {
 	if err != nil {
 		return err
 	}
-	if options.Engine, err = e.use(ctx); err != nil {
+	if options.Engine, err = e.useLocal(ctx); err != nil {
 		return err
 	}
 	var telling error

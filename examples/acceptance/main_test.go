@@ -69,6 +69,7 @@ func setUp(m *testing.M) (code int, err error) {
 	} else {
 		defer os.RemoveAll(area)
 	}
+	defer func() { endBehind() }()
 	return m.Run(), nil
 }
 
@@ -106,6 +107,9 @@ func shared(t *testing.T) *repo {
 			copyParts(t, seed, r.dir)
 		} else {
 			smallImage(t, r)
+		}
+		if os.Getenv("SIETCH_TEST_SERVE") != "" {
+			endBehind = behind(t, r)
 		}
 	})
 	if t.Failed() {

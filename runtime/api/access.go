@@ -13,6 +13,12 @@ import (
 // tokenHeader carries the token where Authorization is meant for somebody else.
 const tokenHeader = "Sietch-Token"
 
+// callerHeader says who calls, where that makes a difference.
+const (
+	callerHeader = "Sietch-Caller"
+	callerShell  = "shell"
+)
+
 // checkHost answers requests to a server without tokens only when they are for a
 // name of this machine's own loopback: a web page can make its own name lead
 // here, and would then be let in with whoever looks at it. Requests that a page

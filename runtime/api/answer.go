@@ -1,7 +1,9 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"reflect"
@@ -188,6 +190,23 @@ func (e *serverEvents) send(id, event string, v any) error {
 	defer e.mu.Unlock()
 	_, err = e.to.Write(text)
 	return err
+}
+
+// endEvents ends a stream of events: with the error that it ended with. That the
+// server is about to end is one for the shell, to which the end of the stream is
+// that of what it follows; others come back.
+func (s *Server) endEvents(ctx context.Context, r *http.Request, out *serverEvents, err error) {
+	c := callOf(r)
+	switch gone := context.Cause(ctx); {
+	case gone != nil && c.shell && errors.Is(gone, errShuttingDown):
+		err = gone
+	case gone != nil:
+		return
+	}
+	if err != nil {
+		c.err = err
+		out.send("", "error", failLine(err))
+	}
 }
 
 // keepAlive writes comments until stop is called; stop waits for it.

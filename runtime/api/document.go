@@ -42,7 +42,7 @@ type operation struct {
 var openEnded = map[string]bool{
 	"exec": true, "execStream": true, "waitProcess": true, "processOutput": true, "arrakisRunCommand": true,
 	"buildImage": true, "pullImage": true, "bootstrapImage": true, "importImage": true, "exportImage": true,
-	"sandboxLogs": true, "readFile": true, "writeFile": true, "readTar": true, "writeTar": true, "watchPath": true,
+	"sandboxLogs": true, "dialPort": true, "readFile": true, "writeFile": true, "readTar": true, "writeTar": true, "watchPath": true,
 	"events": true, "gc": true, "fsck": true, "fork": true,
 }
 

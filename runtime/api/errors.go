@@ -91,6 +91,9 @@ var kinds = []struct {
 // explain turns an error into what the wire says of it.
 func explain(err error) (int, ErrorBody) {
 	b := ErrorBody{Code: codeFailed, Message: err.Error(), Hint: runtime.Hint(err)}
+	if cannot, ok := errors.AsType[*runtime.StartError](err); ok {
+		b.ExitCode = cannot.Status.Code
+	}
 	var tooLong *http.MaxBytesError
 	if errors.As(err, &tooLong) {
 		err = errTooLarge

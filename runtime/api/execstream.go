@@ -29,6 +29,7 @@ const (
 
 const (
 	execMessage = 256 << 10 // bytes of one message from a client
+	maxWindow   = 1 << 20
 	startWait   = 30 * time.Second
 	inputAhead  = 64 // messages of stdin that wait for a command to read them
 	sendWait    = 10 * time.Second
@@ -47,6 +48,7 @@ type execMessageOut struct {
 	Type     string     `json:"type"`
 	ExitCode *int       `json:"exit_code,omitempty"`
 	Signal   int        `json:"signal,omitempty"`
+	Bytes    int        `json:"bytes,omitempty"`
 	Reason   string     `json:"reason,omitempty"`
 	Error    *ErrorBody `json:"error,omitempty"`
 }
@@ -60,9 +62,11 @@ func (s *Server) ExecStream(w http.ResponseWriter, r *http.Request, name Sandbox
 	}
 	engine := s.as(r)
 	// What can be known before is an HTTP answer, which every client can read.
-	if _, err := engine.Inspect(r.Context(), name); err != nil {
-		s.fail(w, r, err)
-		return
+	if !callOf(r).shell {
+		if _, err := engine.Inspect(r.Context(), name); err != nil {
+			s.fail(w, r, err)
+			return
+		}
 	}
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{ExecProtocol}})
 	if err != nil {
@@ -115,8 +119,8 @@ func (x *execConn) start() (ExecStart, error) {
 	if err := d.Decode(&q); err != nil {
 		return q, jsonError(err)
 	}
-	if q.Rows < 0 || q.Rows > 65535 || q.Cols < 0 || q.Cols > 65535 || q.TimeoutMs < 0 {
-		return q, usage("rows, cols or timeout_ms is out of range", "")
+	if q.Rows < 0 || q.Rows > 65535 || q.Cols < 0 || q.Cols > 65535 || q.TimeoutMs < 0 || q.Window < 0 || q.Window > maxWindow {
+		return q, usage("rows, cols, timeout_ms or window is out of range", "")
 	}
 	return q, nil
 }
@@ -141,8 +145,15 @@ func (x *execConn) run(cancel context.CancelCauseFunc, engine runtime.Engine, na
 				feed.Close()
 				continue
 			}
-			if _, err := feed.Write(data); err != nil {
-				for range input { // what nobody reads any more is dropped
+			_, err := feed.Write(data)
+			if q.Window > 0 {
+				x.text(execMessageOut{Type: "taken", Bytes: len(data)})
+			}
+			if err != nil {
+				for data := range input { // what nobody reads any more is dropped
+					if q.Window > 0 {
+						x.text(execMessageOut{Type: "taken", Bytes: len(data)})
+					}
 				}
 				return
 			}
@@ -150,12 +161,16 @@ func (x *execConn) run(cancel context.CancelCauseFunc, engine runtime.Engine, na
 		feed.Close()
 	})
 
+	var stdin io.Reader
+	if q.Stdin {
+		stdin = in
+	}
 	status, err := engine.Exec(x.ctx, runtime.ExecRequest{
 		Name: name, Args: q.Args, Env: q.Env, WorkingDir: q.Workdir, User: q.User,
 		Stdin: q.Stdin, TTY: q.Tty, Rows: uint16(q.Rows), Cols: uint16(q.Cols), Timeout: milliseconds(q.TimeoutMs),
 	}, runtime.ExecIO{
 		Started: func() { x.text(execMessageOut{Type: "started"}) },
-		Stdin:   in,
+		Stdin:   stdin,
 		Stdout:  channel{x, channelStdout}, Stderr: channel{x, channelStderr},
 		Resize: resize, Signals: signals,
 	})

@@ -134,12 +134,9 @@ func (s *Server) WatchPath(w http.ResponseWriter, r *http.Request, name SandboxN
 	err := s.as(r).WatchPath(ctx, runtime.WatchRequest{Name: name, Path: p.Path, Recursive: p.Recursive, Started: started}, func(e runtime.FileEvent) error {
 		return out.send("", "change", e)
 	})
-	switch {
-	case err == nil || ctx.Err() != nil && out != nil:
-	case out == nil:
+	if err != nil && out == nil {
 		s.fail(w, r, err)
-	default:
-		callOf(r).err = err
-		out.send("", "error", failLine(err))
+	} else if out != nil {
+		s.endEvents(ctx, r, out, err)
 	}
 }

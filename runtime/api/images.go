@@ -92,7 +92,7 @@ func (s *Server) BootstrapImage(w http.ResponseWriter, r *http.Request, _ Bootst
 // host.
 func (s *Server) BuildImage(w http.ResponseWriter, r *http.Request, p BuildImageParams) {
 	q := runtime.BuildRequest{
-		Context: r.Body, Dockerfile: p.Dockerfile, Names: p.Name, Target: p.Target,
+		Context: r.Body, ContextPath: p.Context, Dockerfile: p.Dockerfile, Names: p.Name, Target: p.Target,
 		BuildArgs: map[string]string{}, BuildContexts: map[string]string{}, NoCache: p.NoCache, Progress: string(p.Progress),
 	}
 	if q.Progress == "" {
@@ -109,8 +109,9 @@ func (s *Server) BuildImage(w http.ResponseWriter, r *http.Request, p BuildImage
 	for _, kv := range p.BuildContext {
 		k, v, ok := strings.Cut(kv, "=")
 		scheme, _, _ := strings.Cut(v, "://")
-		if !ok || k == "" || scheme != "docker-image" && scheme != "https" && scheme != "http" && scheme != "git" {
-			wrong = append(wrong, fmt.Sprintf("build_context: %.60q is not NAME=docker-image://, https:// or git://", kv))
+		inside := strings.HasPrefix(v, "./") && p.Context != ""
+		if !ok || k == "" || !inside && scheme != "docker-image" && scheme != "https" && scheme != "http" && scheme != "git" && !callOf(r).shell {
+			wrong = append(wrong, fmt.Sprintf("build_context: %.60q is not NAME=docker-image://, https:// or git://, or ./DIR beside a context", kv))
 		}
 		q.BuildContexts[k] = v
 	}
@@ -197,7 +198,7 @@ type progressLines struct {
 }
 
 // maxProgressLine is where a line that does not end is sent all the same.
-const maxProgressLine = 64 << 10
+const maxProgressLine = 4 << 20
 
 func (p *progressLines) Write(b []byte) (int, error) {
 	p.rest = append(p.rest, b...)

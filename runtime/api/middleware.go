@@ -24,6 +24,7 @@ type call struct {
 	name  string // sandbox
 	who   *Token // nil: nobody asked
 	local bool   // came by the unix socket
+	shell bool   // and from the shell: see openapi.yaml
 	err   error
 	out   *recorder
 }
@@ -39,6 +40,7 @@ func callOf(r *http.Request) *call {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	c := &call{id: requestID(r), local: isLocal(r)}
+	c.shell = c.local && r.Header.Get(callerHeader) == callerShell
 	c.out = &recorder{ResponseWriter: w}
 	r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
 	w = c.out
@@ -93,6 +95,15 @@ func (s *Server) matched(next http.Handler) http.Handler {
 		c := callOf(r)
 		c.route, c.name = r.Pattern, r.PathValue("name")
 		op := s.document.operation(r.Pattern)
+		if op.id != "cancelCall" {
+			var leave func()
+			r, leave = s.calls.enter(r, c)
+			defer leave()
+		}
+		if c.shell {
+			next.ServeHTTP(w, r)
+			return
+		}
 		limit := s.o.MaxUploadBytes
 		if op.json {
 			limit = s.o.MaxBodyBytes

@@ -16,8 +16,12 @@ import (
 	"github.com/sietch-dev/sietch/runtime"
 )
 
-// offsetHeader says where the output of a process goes on.
-const offsetHeader = "Sietch-Next-Offset"
+// Headers that say where a part of the output of a process begins, and where it
+// goes on.
+const (
+	beginHeader  = "Sietch-Offset"
+	offsetHeader = "Sietch-Next-Offset"
+)
 
 // outputPage is the most that one answer without follow holds.
 const outputPage = 1 << 20
@@ -79,6 +83,7 @@ func (s *Server) ProcessOutput(w http.ResponseWriter, r *http.Request, name Sand
 			return
 		}
 		w.Header().Set("Content-Type", octets)
+		w.Header().Set(beginHeader, strconv.FormatInt(next-int64(buf.Len()), 10))
 		w.Header().Set(offsetHeader, strconv.FormatInt(next, 10))
 		w.Write(buf.Bytes())
 		return
@@ -89,9 +94,21 @@ func (s *Server) ProcessOutput(w http.ResponseWriter, r *http.Request, name Sand
 	defer s.metrics.streams.WithLabelValues("output").Dec()
 	w.Header().Set("Trailer", offsetHeader)
 	out := &late{w: w, contentType: octets}
-	next, err := engine.ProcessOutput(ctx, runtime.ProcessOutputRequest{Name: name, ID: id, Offset: q.Offset, Limit: q.Limit, Follow: true}, out)
+	begins := q.Offset
+	w.Header().Set(beginHeader, strconv.FormatInt(begins, 10))
+	next, err := engine.ProcessOutput(ctx, runtime.ProcessOutputRequest{
+		Name: name, ID: id, Offset: q.Offset, Limit: q.Limit, Follow: true,
+		Skipped: func(n int64) {
+			if out.to == nil {
+				begins += n
+				w.Header().Set(beginHeader, strconv.FormatInt(begins, 10))
+			}
+		},
+	}, out)
+	err = ended(ctx, err)
 	if err != nil && out.to == nil {
 		w.Header().Del("Trailer")
+		w.Header().Del(beginHeader)
 	}
 	s.close(w, r, out, err)
 	w.Header().Set(offsetHeader, strconv.FormatInt(next, 10))

@@ -124,6 +124,8 @@ var routes = []struct {
 	answer             string // part of it
 	call               string // part of the engine's call; empty: none
 }{
+	{"DELETE", "/v1/calls/none", "", 404, `no call \"none\" is under way`, ``},
+	{"GET", "/v1/sandboxes/box/dial/80", "", 426, `"code":"upgrade_required"`, ``},
 	{"GET", "/v1/health", "", 200, `"healthy"`, `List true`},
 	{"GET", "/health", "", 200, `"healthy"`, ``},
 	{"GET", "/v1/vms", "", 200, `"vmName":"box"`, `List true`},

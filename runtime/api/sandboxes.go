@@ -88,8 +88,8 @@ func (s *Server) SandboxStats(w http.ResponseWriter, r *http.Request, name Sandb
 }
 
 // Stats is GET /v1/stats.
-func (s *Server) Stats(w http.ResponseWriter, r *http.Request) {
-	list, err := s.as(r).Stats(r.Context(), nil)
+func (s *Server) Stats(w http.ResponseWriter, r *http.Request, p StatsParams) {
+	list, err := s.as(r).Stats(r.Context(), p.Name)
 	s.answer(w, r, http.StatusOK, list, err)
 }
 
@@ -110,7 +110,7 @@ func (s *Server) SandboxLogs(w http.ResponseWriter, r *http.Request, name Sandbo
 	defer cancel()
 	out := &late{w: w, contentType: octets}
 	err := s.as(r).Logs(ctx, runtime.LogsRequest{Name: name, Follow: p.Follow, Source: string(p.Source), Tail: p.Tail}, out)
-	s.close(w, r, out, err)
+	s.close(w, r, out, ended(ctx, err))
 }
 
 // ListPorts is GET /v1/sandboxes/{name}/ports.

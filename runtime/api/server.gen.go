@@ -149,6 +149,7 @@ const (
 	ExecMessageTypeSignal   ExecMessageType = "signal"
 	ExecMessageTypeStarted  ExecMessageType = "started"
 	ExecMessageTypeStdinEnd ExecMessageType = "stdin_end"
+	ExecMessageTypeTaken    ExecMessageType = "taken"
 )
 
 // Valid indicates whether the value is a known member of the ExecMessageType enum.
@@ -165,6 +166,8 @@ func (e ExecMessageType) Valid() bool {
 	case ExecMessageTypeStarted:
 		return true
 	case ExecMessageTypeStdinEnd:
+		return true
+	case ExecMessageTypeTaken:
 		return true
 	default:
 		return false
@@ -510,6 +513,9 @@ type ErrorBody struct {
 	// 499 canceled · 500 failed, corrupt · 502 unreachable · 503 host, shutting_down · 504 timeout
 	Code ErrorCode `json:"code"`
 
+	// ExitCode Of a command that cannot be started, as a shell gives it: 126 or 127
+	ExitCode int `json:"exit_code,omitempty"`
+
 	// Hint The next step
 	Hint string `json:"hint,omitempty"`
 
@@ -528,6 +534,7 @@ type Event = engine.Event
 
 // ExecMessage A text message of the WebSocket after the first.
 type ExecMessage struct {
+	Bytes    int       `json:"bytes,omitempty"`
 	Cols     int       `json:"cols,omitempty"`
 	Error    ErrorBody `json:"error,omitempty"`
 	ExitCode int       `json:"exit_code,omitempty"`
@@ -597,8 +604,11 @@ type ExecStart struct {
 	TimeoutMs int64 `json:"timeout_ms,omitempty"`
 
 	// Tty Give it a terminal
-	Tty     bool   `json:"tty,omitempty"`
-	User    string `json:"user,omitempty"`
+	Tty  bool   `json:"tty,omitempty"`
+	User string `json:"user,omitempty"`
+
+	// Window Bytes of stdin on the way at most, 1 MiB or less; 0: whatever fits
+	Window  int    `json:"window,omitempty"`
 	Workdir string `json:"workdir,omitempty"`
 }
 
@@ -868,7 +878,10 @@ type BuildImageParams struct {
 	// Name Name of the image, NAME[:TAG]; repeatable
 	Name []string `form:"name,omitempty" json:"name,omitempty"`
 
-	// Dockerfile Path in the context; default: Dockerfile
+	// Context Directory of the archive that is the context; default: all of it
+	Context string `form:"context,omitempty" json:"context,omitempty"`
+
+	// Dockerfile Path in the archive; default: Dockerfile in the context
 	Dockerfile string `form:"dockerfile,omitempty" json:"dockerfile,omitempty"`
 
 	// Target Build up to this stage
@@ -877,7 +890,7 @@ type BuildImageParams struct {
 	// BuildArg K=V for ARG K; repeatable
 	BuildArg []string `form:"build_arg,omitempty" json:"build_arg,omitempty"`
 
-	// BuildContext NAME=SOURCE for COPY --from=NAME, with a source that has a scheme, such as docker-image://; repeatable
+	// BuildContext NAME=SOURCE for COPY --from=NAME, with a source that has a scheme, such as docker-image://, or ./DIR of the archive; repeatable
 	BuildContext []string `form:"build_context,omitempty" json:"build_context,omitempty"`
 
 	// NoCache Run every step again
@@ -1198,6 +1211,12 @@ type StopSandboxParams struct {
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// StatsParams defines parameters for Stats.
+type StatsParams struct {
+	// Name Only this sandbox; repeatable
+	Name []string `form:"name,omitempty" json:"name,omitempty"`
+}
+
 // CreateTagParams defines parameters for CreateTag.
 type CreateTagParams struct {
 	// IdempotencyKey Makes the call happen once
@@ -1347,6 +1366,9 @@ type ServerInterface interface {
 	// BuildImage Make an image from a Dockerfile
 	// (POST /v1/builds)
 	BuildImage(w http.ResponseWriter, r *http.Request, params BuildImageParams)
+	// CancelCall End a call that is under way
+	// (DELETE /v1/calls/{id})
+	CancelCall(w http.ResponseWriter, r *http.Request, id string)
 	// Log Show history
 	// (GET /v1/commits)
 	Log(w http.ResponseWriter, r *http.Request, params LogParams)
@@ -1419,6 +1441,9 @@ type ServerInterface interface {
 	// Commit Keep a sandbox as it is now
 	// (POST /v1/sandboxes/{name}/commits)
 	Commit(w http.ResponseWriter, r *http.Request, name SandboxName, params CommitParams)
+	// DialPort Connect to a TCP port over a WebSocket
+	// (GET /v1/sandboxes/{name}/dial/{port})
+	DialPort(w http.ResponseWriter, r *http.Request, name SandboxName, port int)
 	// ExecStream Run a command over a WebSocket
 	// (GET /v1/sandboxes/{name}/exec)
 	ExecStream(w http.ResponseWriter, r *http.Request, name SandboxName)
@@ -1511,7 +1536,7 @@ type ServerInterface interface {
 	StopSandbox(w http.ResponseWriter, r *http.Request, name SandboxName, params StopSandboxParams)
 	// Stats What running sandboxes use
 	// (GET /v1/stats)
-	Stats(w http.ResponseWriter, r *http.Request)
+	Stats(w http.ResponseWriter, r *http.Request, params StatsParams)
 	// ListTags List tags
 	// (GET /v1/tags)
 	ListTags(w http.ResponseWriter, r *http.Request)
@@ -1784,6 +1809,19 @@ func (siw *ServerInterfaceWrapper) BuildImage(w http.ResponseWriter, r *http.Req
 		return
 	}
 
+	// ------------- Optional query parameter "context" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "context", r.URL.Query(), &params.Context, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "context"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "context", Err: err})
+		}
+		return
+	}
+
 	// ------------- Optional query parameter "dockerfile" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "dockerfile", r.URL.Query(), &params.Dockerfile, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
@@ -1904,6 +1942,32 @@ func (siw *ServerInterfaceWrapper) BuildImage(w http.ResponseWriter, r *http.Req
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.BuildImage(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CancelCall operation middleware
+func (siw *ServerInterfaceWrapper) CancelCall(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", r.PathValue("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CancelCall(w, r, id)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2802,6 +2866,41 @@ func (siw *ServerInterfaceWrapper) Commit(w http.ResponseWriter, r *http.Request
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.Commit(w, r, name, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DialPort operation middleware
+func (siw *ServerInterfaceWrapper) DialPort(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name SandboxName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", r.PathValue("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "port" -------------
+	var port int
+
+	err = runtime.BindStyledParameterWithOptions("simple", "port", r.PathValue("port"), &port, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "port", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DialPort(w, r, name, port)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -4381,8 +4480,27 @@ func (siw *ServerInterfaceWrapper) StopSandbox(w http.ResponseWriter, r *http.Re
 // Stats operation middleware
 func (siw *ServerInterfaceWrapper) Stats(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params StatsParams
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.Stats(w, r)
+		siw.Handler.Stats(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -5053,6 +5171,7 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/v1/branches/{branch}", wrapper.DeleteBranch)
 	m.HandleFunc(http.MethodPatch+" "+options.BaseURL+"/v1/branches/{branch}", wrapper.RenameBranch)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/builds", wrapper.BuildImage)
+	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/v1/calls/{id}", wrapper.CancelCall)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/commits", wrapper.Log)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/commits/{ref}", wrapper.Show)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/doctor", wrapper.Doctor)
@@ -5077,6 +5196,7 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{name}", wrapper.InspectSandbox)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{name}/checkout", wrapper.Checkout)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{name}/commits", wrapper.Commit)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{name}/dial/{port}", wrapper.DialPort)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{name}/exec", wrapper.ExecStream)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{name}/exec", wrapper.Exec)
 	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/v1/sandboxes/{name}/files", wrapper.RemovePath)

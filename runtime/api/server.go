@@ -73,6 +73,7 @@ type Server struct {
 	once      *replays
 	sandboxes places
 	ready     readiness
+	calls     calls
 	mux       *http.ServeMux
 	mcp       http.Handler
 
@@ -144,7 +145,7 @@ func (s *Server) Configure(h *http.Server) {
 	h.Handler = s
 	h.ReadHeaderTimeout = 10 * time.Second
 	h.IdleTimeout = 2 * time.Minute
-	h.MaxHeaderBytes = 64 << 10
+	h.MaxHeaderBytes = 1 << 20 // secrets of a build are in one
 	h.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
 }
 

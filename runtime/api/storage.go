@@ -53,8 +53,5 @@ func (s *Server) Events(w http.ResponseWriter, r *http.Request, p EventsParams) 
 	err := engine.Events(ctx, q, func(e runtime.Event) error {
 		return out.send(strconv.FormatInt(e.ID, 10), e.Type, e)
 	})
-	if err != nil && ctx.Err() == nil {
-		callOf(r).err = err
-		out.send("", "error", failLine(err))
-	}
+	s.endEvents(ctx, r, out, err)
 }

@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 )
@@ -26,8 +28,12 @@ func (l *late) Write(p []byte) (int, error) {
 	return l.to.Write(p)
 }
 
+// errorTrailer is the error of an answer of bytes that had begun.
+const errorTrailer = "Sietch-Error"
+
 // close ends an answer of bytes. When it failed on the way, the connection is
-// broken off: nobody is to take a part for the whole.
+// broken off: nobody is to take a part for the whole. Who reads trailers is told
+// the reason in one.
 func (s *Server) close(w http.ResponseWriter, r *http.Request, out *late, err error) {
 	switch {
 	case err != nil && out.to == nil:
@@ -36,10 +42,26 @@ func (s *Server) close(w http.ResponseWriter, r *http.Request, out *late, err er
 		if c := callOf(r); c != nil {
 			c.err = err
 		}
+		// Without a length there are trailers.
+		if r.Header.Get("TE") == "trailers" && w.Header().Get("Content-Length") == "" {
+			if said, err := json.Marshal(failLine(err)); err == nil {
+				w.Header().Set(http.TrailerPrefix+errorTrailer, string(said))
+				return
+			}
+		}
 		panic(http.ErrAbortHandler)
 	case out.to == nil:
 		out.Write(nil)
 	}
+}
+
+// ended is what became of a stream that goes on for ever: one that the server
+// ended, to end itself, is no end of what was followed.
+func ended(ctx context.Context, err error) error {
+	if gone := context.Cause(ctx); err == nil && errors.Is(gone, errShuttingDown) {
+		return gone
+	}
+	return err
 }
 
 // draining is a context that also ends when the server is about to: for streams
@@ -51,7 +73,7 @@ func (s *Server) draining(ctx context.Context) (context.Context, context.CancelF
 		defer close(ended)
 		select {
 		case <-s.closing:
-			cancel(errShuttingDown)
+			cancel(refusal(errShuttingDown, "the server is shutting down", "try again in a moment"))
 		case <-ctx.Done():
 		}
 	}()

@@ -443,6 +443,13 @@ type usedConn struct {
 	done func()
 }
 
+func (c *usedConn) CloseWrite() error {
+	if t, ok := c.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
+		return t.CloseWrite()
+	}
+	return nil
+}
+
 func (c *usedConn) Close() error {
 	defer c.done()
 	return c.ReadWriteCloser.Close()

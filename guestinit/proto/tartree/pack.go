@@ -23,6 +23,11 @@ type PackOptions struct {
 	FollowLink bool
 	// Name of the top entry; empty means [BaseName] of Path.
 	Name string
+	// Skip, when set, leaves out what it returns true for, and a directory with
+	// all in it. path is beneath the top entry.
+	Skip func(path string, dir bool) bool
+	// Exact keeps times to the nanosecond, which makes headers longer.
+	Exact bool
 }
 
 // BaseName is the name that the top entry has: the last element of the path,
@@ -37,6 +42,15 @@ func BaseName(p string) string {
 
 // Pack writes a tar stream, with its end. An error of w is returned as it is.
 func Pack(w io.Writer, o PackOptions) error {
+	tw := tar.NewWriter(w)
+	if err := Add(tw, o); err != nil {
+		return err
+	}
+	return tw.Close()
+}
+
+// Add is Pack into a stream that holds more.
+func Add(tw *tar.Writer, o PackOptions) error {
 	name, src := o.Name, o.Path
 	if name == "" {
 		name = BaseName(src)
@@ -56,18 +70,19 @@ func Pack(w io.Writer, o PackOptions) error {
 		return named("read", o.Path, err)
 	}
 	defer unix.Close(dir)
-	p := &packer{tw: tar.NewWriter(w), buf: make([]byte, chunk)}
+	p := &packer{tw: tw, buf: make([]byte, chunk), exact: o.Exact}
+	if o.Skip != nil {
+		p.skip = func(as string, dir bool) bool { return o.Skip(strings.TrimPrefix(as, name+"/"), dir) }
+	}
 	last := filepath.Base(src)
 	if last == "/" {
 		last = "."
 	}
-	switch err := p.entry(dir, last, name, 0); {
-	case errors.Is(err, unix.ENOENT):
+	err = p.entry(dir, last, name, 0)
+	if errors.Is(err, unix.ENOENT) {
 		return named("read", o.Path, unix.ENOENT)
-	case err != nil:
-		return err
 	}
-	return p.tw.Close()
+	return err
 }
 
 // chunk is how much is copied at once, and the smallest hole.
@@ -77,6 +92,8 @@ type packer struct {
 	tw    *tar.Writer
 	buf   []byte
 	links map[inode]string // first name of files with several
+	skip  func(as string, dir bool) bool
+	exact bool
 }
 
 type inode struct{ dev, ino uint64 }
@@ -89,9 +106,15 @@ func (p *packer) entry(dir int, name, as string, dev uint64) error {
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return named("read", as, err)
 	}
+	if p.skip != nil && dev != 0 && p.skip(as, st.Mode&unix.S_IFMT == unix.S_IFDIR) {
+		return nil
+	}
 	h := &tar.Header{
 		Name: as, Mode: int64(st.Mode & 0o7777), Uid: int(st.Uid), Gid: int(st.Gid),
 		ModTime: time.Unix(st.Mtim.Sec, 0),
+	}
+	if p.exact {
+		h.ModTime, h.Format = time.Unix(st.Mtim.Unix()), tar.FormatPAX
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:

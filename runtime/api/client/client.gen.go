@@ -192,6 +192,7 @@ const (
 	ExecMessageTypeSignal   ExecMessageType = "signal"
 	ExecMessageTypeStarted  ExecMessageType = "started"
 	ExecMessageTypeStdinEnd ExecMessageType = "stdin_end"
+	ExecMessageTypeTaken    ExecMessageType = "taken"
 )
 
 // Valid indicates whether the value is a known member of the ExecMessageType enum.
@@ -208,6 +209,8 @@ func (e ExecMessageType) Valid() bool {
 	case ExecMessageTypeStarted:
 		return true
 	case ExecMessageTypeStdinEnd:
+		return true
+	case ExecMessageTypeTaken:
 		return true
 	default:
 		return false
@@ -677,6 +680,9 @@ type ErrorBody struct {
 	// 499 canceled · 500 failed, corrupt · 502 unreachable · 503 host, shutting_down · 504 timeout
 	Code ErrorCode `json:"code"`
 
+	// ExitCode Of a command that cannot be started, as a shell gives it: 126 or 127
+	ExitCode int `json:"exit_code,omitempty"`
+
 	// Hint The next step
 	Hint string `json:"hint,omitempty"`
 
@@ -706,6 +712,7 @@ type Event struct {
 
 // ExecMessage A text message of the WebSocket after the first.
 type ExecMessage struct {
+	Bytes    int       `json:"bytes,omitempty"`
 	Cols     int       `json:"cols,omitempty"`
 	Error    ErrorBody `json:"error,omitempty"`
 	ExitCode int       `json:"exit_code,omitempty"`
@@ -775,8 +782,11 @@ type ExecStart struct {
 	TimeoutMs int64 `json:"timeout_ms,omitempty"`
 
 	// Tty Give it a terminal
-	Tty     bool   `json:"tty,omitempty"`
-	User    string `json:"user,omitempty"`
+	Tty  bool   `json:"tty,omitempty"`
+	User string `json:"user,omitempty"`
+
+	// Window Bytes of stdin on the way at most, 1 MiB or less; 0: whatever fits
+	Window  int    `json:"window,omitempty"`
 	Workdir string `json:"workdir,omitempty"`
 }
 
@@ -1243,7 +1253,10 @@ type BuildImageParams struct {
 	// Name Name of the image, NAME[:TAG]; repeatable
 	Name []string `form:"name,omitempty" json:"name,omitempty"`
 
-	// Dockerfile Path in the context; default: Dockerfile
+	// Context Directory of the archive that is the context; default: all of it
+	Context string `form:"context,omitempty" json:"context,omitempty"`
+
+	// Dockerfile Path in the archive; default: Dockerfile in the context
 	Dockerfile string `form:"dockerfile,omitempty" json:"dockerfile,omitempty"`
 
 	// Target Build up to this stage
@@ -1252,7 +1265,7 @@ type BuildImageParams struct {
 	// BuildArg K=V for ARG K; repeatable
 	BuildArg []string `form:"build_arg,omitempty" json:"build_arg,omitempty"`
 
-	// BuildContext NAME=SOURCE for COPY --from=NAME, with a source that has a scheme, such as docker-image://; repeatable
+	// BuildContext NAME=SOURCE for COPY --from=NAME, with a source that has a scheme, such as docker-image://, or ./DIR of the archive; repeatable
 	BuildContext []string `form:"build_context,omitempty" json:"build_context,omitempty"`
 
 	// NoCache Run every step again
@@ -1573,6 +1586,12 @@ type StopSandboxParams struct {
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// StatsParams defines parameters for Stats.
+type StatsParams struct {
+	// Name Only this sandbox; repeatable
+	Name []string `form:"name,omitempty" json:"name,omitempty"`
+}
+
 // CreateTagParams defines parameters for CreateTag.
 type CreateTagParams struct {
 	// IdempotencyKey Makes the call happen once
@@ -1827,12 +1846,22 @@ type ClientInterface interface {
 
 	// BuildImageWithBody Make an image from a Dockerfile
 	//
-	// The body is a tar of the build context, as it is or compressed with gzip or zstd.
+	// The body is a tar of the build context, as it is or compressed with gzip or
+	// zstd. With `context` the archive may hold more than that: the Dockerfile, and
+	// directories that `build_context` names.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/builds (the `BuildImage` operationId).
 	BuildImageWithBody(ctx context.Context, params *BuildImageParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CancelCall End a call that is under way
+	//
+	// What the call has begun is undone, and then it is answered: with `canceled`,
+	// or with its result where it was done already. Of one's own calls only.
+	//
+	// Corresponds with DELETE /v1/calls/{id} (the `CancelCall` operationId).
+	CancelCall(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// Log Show history
 	//
@@ -2038,6 +2067,15 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/sandboxes/{name}/commits (the `Commit` operationId).
 	Commit(ctx context.Context, name SandboxName, params *CommitParams, body CommitJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// DialPort Connect to a TCP port over a WebSocket
+	//
+	// Subprotocol `sietch.tcp.v1`. The port need not be forwarded. Binary messages
+	// carry the bytes both ways; the text message `{"type":"end"}` says, both ways
+	// too, that no more will come. The server closes when both sides have ended.
+	//
+	// Corresponds with GET /v1/sandboxes/{name}/dial/{port} (the `DialPort` operationId).
+	DialPort(ctx context.Context, name SandboxName, port int, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ExecStream Run a command over a WebSocket
 	//
 	// Subprotocol `sietch.exec.v1`. The first message is the client's, a text: the
@@ -2047,7 +2085,9 @@ type ClientInterface interface {
 	// `{"type":"signal","signal":"TERM"}`, `{"type":"stdin_end"}`; from the server
 	// `{"type":"started"}` once the command runs, and as the last message
 	// `{"type":"exit","exit_code","signal"}` or `{"type":"error","error":{…}}`, after
-	// which the server closes. With `tty` everything comes as stdout. A reader that
+	// which the server closes. With `window` it also says `{"type":"taken","bytes"}` as
+	// the command takes stdin; who never has more than `window` bytes on the way can
+	// send a signal or a size at any time. With `tty` everything comes as stdout. A reader that
 	// is slow slows the command. When the connection breaks, the command and all
 	// it started are ended.
 	//
@@ -2212,8 +2252,9 @@ type ClientInterface interface {
 	//
 	// stdout and stderr in their order. Without `follow` at most `limit` bytes
 	// (default and most 1 MiB) come, and `Sietch-Next-Offset` is where to go on. With
-	// `follow` all that comes until the process ends, and `Sietch-Next-Offset` is a
-	// trailer.
+	// `follow` all that comes until the process ends, or `limit` bytes, and
+	// `Sietch-Next-Offset` is a trailer. `Sietch-Offset` is where the answer begins:
+	// behind `offset` where that is no longer kept.
 	//
 	// Corresponds with GET /v1/sandboxes/{name}/processes/{id}/output (the `ProcessOutput` operationId).
 	ProcessOutput(ctx context.Context, name SandboxName, id ProcessID, params *ProcessOutputParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -2292,7 +2333,7 @@ type ClientInterface interface {
 	// Stats What running sandboxes use
 	//
 	// Corresponds with GET /v1/stats (the `Stats` operationId).
-	Stats(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+	Stats(ctx context.Context, params *StatsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListTags List tags
 	//
@@ -2574,13 +2615,33 @@ func (c *Client) RenameBranch(ctx context.Context, branch string, params *Rename
 
 // BuildImageWithBody Make an image from a Dockerfile
 //
-// The body is a tar of the build context, as it is or compressed with gzip or zstd.
+// The body is a tar of the build context, as it is or compressed with gzip or
+// zstd. With `context` the archive may hold more than that: the Dockerfile, and
+// directories that `build_context` names.
 //
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /v1/builds (the `BuildImage` operationId).
 func (c *Client) BuildImageWithBody(ctx context.Context, params *BuildImageParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewBuildImageRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CancelCall End a call that is under way
+//
+// What the call has begun is undone, and then it is answered: with `canceled`,
+// or with its result where it was done already. Of one's own calls only.
+//
+// Corresponds with DELETE /v1/calls/{id} (the `CancelCall` operationId).
+func (c *Client) CancelCall(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCancelCallRequest(c.Server, id)
 	if err != nil {
 		return nil, err
 	}
@@ -3105,6 +3166,25 @@ func (c *Client) Commit(ctx context.Context, name SandboxName, params *CommitPar
 	return c.Client.Do(req)
 }
 
+// DialPort Connect to a TCP port over a WebSocket
+//
+// Subprotocol `sietch.tcp.v1`. The port need not be forwarded. Binary messages
+// carry the bytes both ways; the text message `{"type":"end"}` says, both ways
+// too, that no more will come. The server closes when both sides have ended.
+//
+// Corresponds with GET /v1/sandboxes/{name}/dial/{port} (the `DialPort` operationId).
+func (c *Client) DialPort(ctx context.Context, name SandboxName, port int, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDialPortRequest(c.Server, name, port)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ExecStream Run a command over a WebSocket
 //
 // Subprotocol `sietch.exec.v1`. The first message is the client's, a text: the
@@ -3114,7 +3194,9 @@ func (c *Client) Commit(ctx context.Context, name SandboxName, params *CommitPar
 // `{"type":"signal","signal":"TERM"}`, `{"type":"stdin_end"}`; from the server
 // `{"type":"started"}` once the command runs, and as the last message
 // `{"type":"exit","exit_code","signal"}` or `{"type":"error","error":{…}}`, after
-// which the server closes. With `tty` everything comes as stdout. A reader that
+// which the server closes. With `window` it also says `{"type":"taken","bytes"}` as
+// the command takes stdin; who never has more than `window` bytes on the way can
+// send a signal or a size at any time. With `tty` everything comes as stdout. A reader that
 // is slow slows the command. When the connection breaks, the command and all
 // it started are ended.
 //
@@ -3519,8 +3601,9 @@ func (c *Client) InspectProcess(ctx context.Context, name SandboxName, id Proces
 //
 // stdout and stderr in their order. Without `follow` at most `limit` bytes
 // (default and most 1 MiB) come, and `Sietch-Next-Offset` is where to go on. With
-// `follow` all that comes until the process ends, and `Sietch-Next-Offset` is a
-// trailer.
+// `follow` all that comes until the process ends, or `limit` bytes, and
+// `Sietch-Next-Offset` is a trailer. `Sietch-Offset` is where the answer begins:
+// behind `offset` where that is no longer kept.
 //
 // Corresponds with GET /v1/sandboxes/{name}/processes/{id}/output (the `ProcessOutput` operationId).
 func (c *Client) ProcessOutput(ctx context.Context, name SandboxName, id ProcessID, params *ProcessOutputParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -3719,8 +3802,8 @@ func (c *Client) StopSandbox(ctx context.Context, name SandboxName, params *Stop
 // Stats What running sandboxes use
 //
 // Corresponds with GET /v1/stats (the `Stats` operationId).
-func (c *Client) Stats(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewStatsRequest(c.Server)
+func (c *Client) Stats(ctx context.Context, params *StatsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStatsRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -4371,6 +4454,14 @@ func NewBuildImageRequestWithBody(server string, params *BuildImageParams, conte
 
 		}
 
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "context", params.Context, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
 		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "dockerfile", params.Dockerfile, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
 			return nil, err
 		} else {
@@ -4460,6 +4551,40 @@ func NewBuildImageRequestWithBody(server string, params *BuildImageParams, conte
 
 		req.Header.Set("Sietch-Build-Secrets", headerParam1)
 
+	}
+
+	return req, nil
+}
+
+// NewCancelCallRequest constructs an http.Request for the CancelCall method
+func NewCancelCallRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/calls/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
 	}
 
 	return req, nil
@@ -5613,6 +5738,47 @@ func NewCommitRequestWithBody(server string, name SandboxName, params *CommitPar
 
 		req.Header.Set("Idempotency-Key", headerParam0)
 
+	}
+
+	return req, nil
+}
+
+// NewDialPortRequest constructs an http.Request for the DialPort method
+func NewDialPortRequest(server string, name SandboxName, port int) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "port", port, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "integer", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/dial/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
 	}
 
 	return req, nil
@@ -7366,7 +7532,7 @@ func NewStopSandboxRequest(server string, name SandboxName, params *StopSandboxP
 }
 
 // NewStatsRequest constructs an http.Request for the Stats method
-func NewStatsRequest(server string) (*http.Request, error) {
+func NewStatsRequest(server string, params *StatsParams) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -7382,6 +7548,33 @@ func NewStatsRequest(server string) (*http.Request, error) {
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Name != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "name", params.Name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -8155,12 +8348,24 @@ type ClientWithResponsesInterface interface {
 
 	// BuildImageWithBodyWithResponse Make an image from a Dockerfile
 	//
-	// The body is a tar of the build context, as it is or compressed with gzip or zstd.
+	// The body is a tar of the build context, as it is or compressed with gzip or
+	// zstd. With `context` the archive may hold more than that: the Dockerfile, and
+	// directories that `build_context` names.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/builds (the `BuildImage` operationId).
 	BuildImageWithBodyWithResponse(ctx context.Context, params *BuildImageParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*BuildImageResponse, error)
+
+	// CancelCallWithResponse End a call that is under way
+	//
+	// What the call has begun is undone, and then it is answered: with `canceled`,
+	// or with its result where it was done already. Of one's own calls only.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/calls/{id} (the `CancelCall` operationId).
+	CancelCallWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*CancelCallResponse, error)
 
 	// LogWithResponse Show history
 	//
@@ -8398,6 +8603,17 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/sandboxes/{name}/commits (the `Commit` operationId).
 	CommitWithResponse(ctx context.Context, name SandboxName, params *CommitParams, body CommitJSONRequestBody, reqEditors ...RequestEditorFn) (*CommitResponse, error)
 
+	// DialPortWithResponse Connect to a TCP port over a WebSocket
+	//
+	// Subprotocol `sietch.tcp.v1`. The port need not be forwarded. Binary messages
+	// carry the bytes both ways; the text message `{"type":"end"}` says, both ways
+	// too, that no more will come. The server closes when both sides have ended.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/sandboxes/{name}/dial/{port} (the `DialPort` operationId).
+	DialPortWithResponse(ctx context.Context, name SandboxName, port int, reqEditors ...RequestEditorFn) (*DialPortResponse, error)
+
 	// ExecStreamWithResponse Run a command over a WebSocket
 	//
 	// Subprotocol `sietch.exec.v1`. The first message is the client's, a text: the
@@ -8407,7 +8623,9 @@ type ClientWithResponsesInterface interface {
 	// `{"type":"signal","signal":"TERM"}`, `{"type":"stdin_end"}`; from the server
 	// `{"type":"started"}` once the command runs, and as the last message
 	// `{"type":"exit","exit_code","signal"}` or `{"type":"error","error":{…}}`, after
-	// which the server closes. With `tty` everything comes as stdout. A reader that
+	// which the server closes. With `window` it also says `{"type":"taken","bytes"}` as
+	// the command takes stdin; who never has more than `window` bytes on the way can
+	// send a signal or a size at any time. With `tty` everything comes as stdout. A reader that
 	// is slow slows the command. When the connection breaks, the command and all
 	// it started are ended.
 	//
@@ -8600,8 +8818,9 @@ type ClientWithResponsesInterface interface {
 	//
 	// stdout and stderr in their order. Without `follow` at most `limit` bytes
 	// (default and most 1 MiB) come, and `Sietch-Next-Offset` is where to go on. With
-	// `follow` all that comes until the process ends, and `Sietch-Next-Offset` is a
-	// trailer.
+	// `follow` all that comes until the process ends, or `limit` bytes, and
+	// `Sietch-Next-Offset` is a trailer. `Sietch-Offset` is where the answer begins:
+	// behind `offset` where that is no longer kept.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -8698,7 +8917,7 @@ type ClientWithResponsesInterface interface {
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/stats (the `Stats` operationId).
-	StatsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*StatsResponse, error)
+	StatsWithResponse(ctx context.Context, params *StatsParams, reqEditors ...RequestEditorFn) (*StatsResponse, error)
 
 	// ListTagsWithResponse List tags
 	//
@@ -9206,6 +9425,47 @@ func (r BuildImageResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r BuildImageResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type CancelCallResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r CancelCallResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CancelCallResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CancelCallResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CancelCallResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CancelCallResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -10315,6 +10575,47 @@ func (r CommitResponse) ContentType() string {
 	return ""
 }
 
+type DialPortResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r DialPortResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DialPortResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DialPortResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DialPortResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DialPortResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ExecStreamResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -11194,6 +11495,7 @@ func (r InspectProcessResponse) ContentType() string {
 // ProcessOutputResponse200Headers the declared response headers of an HTTP 200 response for ProcessOutput
 type ProcessOutputResponse200Headers struct {
 	SietchNextOffset int64
+	SietchOffset     int64
 }
 
 type ProcessOutputResponse struct {
@@ -12484,7 +12786,9 @@ func (c *ClientWithResponses) RenameBranchWithResponse(ctx context.Context, bran
 
 // BuildImageWithBodyWithResponse Make an image from a Dockerfile
 //
-// The body is a tar of the build context, as it is or compressed with gzip or zstd.
+// The body is a tar of the build context, as it is or compressed with gzip or
+// zstd. With `context` the archive may hold more than that: the Dockerfile, and
+// directories that `build_context` names.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -12495,6 +12799,22 @@ func (c *ClientWithResponses) BuildImageWithBodyWithResponse(ctx context.Context
 		return nil, err
 	}
 	return ParseBuildImageResponse(rsp)
+}
+
+// CancelCallWithResponse End a call that is under way
+//
+// What the call has begun is undone, and then it is answered: with `canceled`,
+// or with its result where it was done already. Of one's own calls only.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/calls/{id} (the `CancelCall` operationId).
+func (c *ClientWithResponses) CancelCallWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*CancelCallResponse, error) {
+	rsp, err := c.CancelCall(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCancelCallResponse(rsp)
 }
 
 // LogWithResponse Show history
@@ -12919,6 +13239,23 @@ func (c *ClientWithResponses) CommitWithResponse(ctx context.Context, name Sandb
 	return ParseCommitResponse(rsp)
 }
 
+// DialPortWithResponse Connect to a TCP port over a WebSocket
+//
+// Subprotocol `sietch.tcp.v1`. The port need not be forwarded. Binary messages
+// carry the bytes both ways; the text message `{"type":"end"}` says, both ways
+// too, that no more will come. The server closes when both sides have ended.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/sandboxes/{name}/dial/{port} (the `DialPort` operationId).
+func (c *ClientWithResponses) DialPortWithResponse(ctx context.Context, name SandboxName, port int, reqEditors ...RequestEditorFn) (*DialPortResponse, error) {
+	rsp, err := c.DialPort(ctx, name, port, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDialPortResponse(rsp)
+}
+
 // ExecStreamWithResponse Run a command over a WebSocket
 //
 // Subprotocol `sietch.exec.v1`. The first message is the client's, a text: the
@@ -12928,7 +13265,9 @@ func (c *ClientWithResponses) CommitWithResponse(ctx context.Context, name Sandb
 // `{"type":"signal","signal":"TERM"}`, `{"type":"stdin_end"}`; from the server
 // `{"type":"started"}` once the command runs, and as the last message
 // `{"type":"exit","exit_code","signal"}` or `{"type":"error","error":{…}}`, after
-// which the server closes. With `tty` everything comes as stdout. A reader that
+// which the server closes. With `window` it also says `{"type":"taken","bytes"}` as
+// the command takes stdin; who never has more than `window` bytes on the way can
+// send a signal or a size at any time. With `tty` everything comes as stdout. A reader that
 // is slow slows the command. When the connection breaks, the command and all
 // it started are ended.
 //
@@ -13265,8 +13604,9 @@ func (c *ClientWithResponses) InspectProcessWithResponse(ctx context.Context, na
 //
 // stdout and stderr in their order. Without `follow` at most `limit` bytes
 // (default and most 1 MiB) come, and `Sietch-Next-Offset` is where to go on. With
-// `follow` all that comes until the process ends, and `Sietch-Next-Offset` is a
-// trailer.
+// `follow` all that comes until the process ends, or `limit` bytes, and
+// `Sietch-Next-Offset` is a trailer. `Sietch-Offset` is where the answer begins:
+// behind `offset` where that is no longer kept.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -13435,8 +13775,8 @@ func (c *ClientWithResponses) StopSandboxWithResponse(ctx context.Context, name 
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with GET /v1/stats (the `Stats` operationId).
-func (c *ClientWithResponses) StatsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*StatsResponse, error) {
-	rsp, err := c.Stats(ctx, reqEditors...)
+func (c *ClientWithResponses) StatsWithResponse(ctx context.Context, params *StatsParams, reqEditors ...RequestEditorFn) (*StatsResponse, error) {
+	rsp, err := c.Stats(ctx, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -13948,6 +14288,35 @@ func ParseBuildImageResponse(rsp *http.Response) (*BuildImageResponse, error) {
 	}
 
 	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseCancelCallResponse parses an HTTP response from a CancelCallWithResponse call
+func ParseCancelCallResponse(rsp *http.Response) (*CancelCallResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CancelCallResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Failure
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -14709,6 +15078,35 @@ func ParseCommitResponse(rsp *http.Response) (*CommitResponse, error) {
 	return response, nil
 }
 
+// ParseDialPortResponse parses an HTTP response from a DialPortWithResponse call
+func ParseDialPortResponse(rsp *http.Response) (*DialPortResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DialPortResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 101:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseExecStreamResponse parses an HTTP response from a ExecStreamWithResponse call
 func ParseExecStreamResponse(rsp *http.Response) (*ExecStreamResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -15341,6 +15739,13 @@ func ParseProcessOutputResponse(rsp *http.Response) (*ProcessOutputResponse, err
 				return nil, err
 			}
 			headers.SietchNextOffset = value
+		}
+		if values := rsp.Header.Values("Sietch-Offset"); len(values) > 0 {
+			var value int64
+			if err := runtime.BindStyledParameterWithOptions("simple", "Sietch-Offset", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			}
+			headers.SietchOffset = value
 		}
 		response.Headers200 = &headers
 	}

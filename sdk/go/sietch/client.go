@@ -3,9 +3,7 @@ package sietch
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -17,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/runtime/api/client"
+	"github.com/sietch-dev/sietch/runtime/api/wire"
 )
 
 // Where a server is looked for when nobody says.
@@ -126,18 +125,7 @@ func WithIdempotencyKey(ctx context.Context, key string) context.Context {
 // edit finishes each request: who asks, and without the parameters that the
 // caller has not set, which generated code sends as empty.
 func (c *Client) edit(ctx context.Context, r *http.Request) error {
-	query := r.URL.Query()
-	for name, values := range query {
-		if len(values) == 1 && values[0] == "" {
-			query.Del(name)
-		}
-	}
-	r.URL.RawQuery = query.Encode()
-	for name, values := range r.Header {
-		if len(values) == 1 && values[0] == "" {
-			r.Header.Del(name)
-		}
-	}
+	wire.Tidy(r)
 	if key, ok := ctx.Value(keyOf{}).(string); ok && r.Method != http.MethodGet {
 		r.Header.Set("Idempotency-Key", key)
 	}
@@ -149,65 +137,4 @@ func (c *Client) authorize(h http.Header) {
 	if c.token != "" {
 		h.Set("Authorization", "Bearer "+c.token)
 	}
-}
-
-// opened is the answer to a call, which is one of success so far; the caller
-// closes its body.
-func opened(resp *http.Response, err error) (*http.Response, error) {
-	if err != nil {
-		return nil, err
-	}
-	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return nil, refusal(resp)
-	}
-	return resp, nil
-}
-
-// answer reads the JSON of an answer.
-func answer[T any](resp *http.Response, err error) (T, error) {
-	var v T
-	resp, err = opened(resp, err)
-	if err != nil {
-		return v, err
-	}
-	defer resp.Body.Close()
-	if err := json.NewDecoder(resp.Body).Decode(&v); err != nil {
-		return v, fmt.Errorf("read answer to %s %s: %w", resp.Request.Method, resp.Request.URL.Path, err)
-	}
-	// So that the connection can be used again.
-	_, err = io.Copy(io.Discard, resp.Body)
-	return v, err
-}
-
-// done is the end of a call without a result.
-func done(resp *http.Response, err error) error {
-	resp, err = opened(resp, err)
-	if err != nil {
-		return err
-	}
-	return resp.Body.Close()
-}
-
-// body is the answer as a stream.
-func body(resp *http.Response, err error) (io.ReadCloser, error) {
-	resp, err = opened(resp, err)
-	if err != nil {
-		return nil, err
-	}
-	return resp.Body, nil
-}
-
-// all is the answer's bytes.
-func all(resp *http.Response, err error) ([]byte, error) {
-	r, err := body(resp, err)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return io.ReadAll(r)
-}
-
-// milliseconds rounds up: 0 means something else to the API.
-func milliseconds(d time.Duration) int64 {
-	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }

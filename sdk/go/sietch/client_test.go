@@ -100,7 +100,7 @@ func TestCodes(t *testing.T) {
 	if list == nil {
 		t.Fatal("the document has no ErrorCode")
 	}
-	source := must(os.ReadFile("errors.go"))(t)
+	source := must(os.ReadFile("../../../runtime/api/wire/errors.go"))(t)
 	var ours []string
 	for _, m := range regexp.MustCompile(`Code = "(\w+)"`).FindAllSubmatch(source, -1) {
 		ours = append(ours, string(m[1]))

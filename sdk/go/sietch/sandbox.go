@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sietch-dev/sietch/runtime/api/client"
+	"github.com/sietch-dev/sietch/runtime/api/wire"
 )
 
 // Requests and answers, as the API's document has them.
@@ -41,7 +42,7 @@ type Sandbox struct {
 
 // Run makes a sandbox of an image or a commit; it is ready when Run returns.
 func (c *Client) Run(ctx context.Context, q RunRequest) (*Sandbox, error) {
-	info, err := answer[SandboxInfo](c.api.RunSandbox(ctx, nil, q))
+	info, err := wire.Answer[SandboxInfo](c.api.RunSandbox(ctx, nil, q))
 	if err != nil {
 		return nil, err
 	}
@@ -53,38 +54,38 @@ func (c *Client) Sandbox(name string) *Sandbox { return &Sandbox{Name: name, c: 
 
 // List gives the sandboxes, oldest first; all: also those that do not run.
 func (c *Client) List(ctx context.Context, all bool) ([]SandboxInfo, error) {
-	return answer[[]SandboxInfo](c.api.ListSandboxes(ctx, &client.ListSandboxesParams{All: all}))
+	return wire.Answer[[]SandboxInfo](c.api.ListSandboxes(ctx, &client.ListSandboxesParams{All: all}))
 }
 
 // Inspect tells how the sandbox is now.
 func (s *Sandbox) Inspect(ctx context.Context) (SandboxInfo, error) {
-	return answer[SandboxInfo](s.c.api.InspectSandbox(ctx, s.Name))
+	return wire.Answer[SandboxInfo](s.c.api.InspectSandbox(ctx, s.Name))
 }
 
 // Pause lets it stand still. Idempotent, as are Resume, Stop and Start.
 func (s *Sandbox) Pause(ctx context.Context) error {
-	return done(s.c.api.PauseSandbox(ctx, s.Name, nil))
+	return wire.Done(s.c.api.PauseSandbox(ctx, s.Name, nil))
 }
 
 // Resume lets it go on.
 func (s *Sandbox) Resume(ctx context.Context) error {
-	return done(s.c.api.ResumeSandbox(ctx, s.Name, nil))
+	return wire.Done(s.c.api.ResumeSandbox(ctx, s.Name, nil))
 }
 
 // Stop shuts it down; its disk stays. After timeout (0: 10 s) it is ended
 // without being asked.
 func (s *Sandbox) Stop(ctx context.Context, timeout time.Duration) error {
-	return done(s.c.api.StopSandbox(ctx, s.Name, &client.StopSandboxParams{TimeoutMs: milliseconds(timeout)}))
+	return wire.Done(s.c.api.StopSandbox(ctx, s.Name, &client.StopSandboxParams{TimeoutMs: wire.Milliseconds(timeout)}))
 }
 
 // Start boots it on its disk.
 func (s *Sandbox) Start(ctx context.Context) (SandboxInfo, error) {
-	return answer[SandboxInfo](s.c.api.StartSandbox(ctx, s.Name, nil))
+	return wire.Answer[SandboxInfo](s.c.api.StartSandbox(ctx, s.Name, nil))
 }
 
 // Remove removes it; force: also when it runs or is damaged.
 func (s *Sandbox) Remove(ctx context.Context, force bool) error {
-	return done(s.c.api.RemoveSandbox(ctx, s.Name, &client.RemoveSandboxParams{Force: force}))
+	return wire.Done(s.c.api.RemoveSandbox(ctx, s.Name, &client.RemoveSandboxParams{Force: force}))
 }
 
 // LogsRequest says what of the logs is wanted.
@@ -96,22 +97,22 @@ type LogsRequest struct {
 
 // Logs reads what console and main process have printed; the caller closes.
 func (s *Sandbox) Logs(ctx context.Context, q LogsRequest) (io.ReadCloser, error) {
-	return body(s.c.api.SandboxLogs(ctx, s.Name, &client.SandboxLogsParams{Source: client.SandboxLogsParamsSource(q.Source), Tail: q.Tail, Follow: q.Follow}))
+	return wire.Body(s.c.api.SandboxLogs(ctx, s.Name, &client.SandboxLogsParams{Source: client.SandboxLogsParamsSource(q.Source), Tail: q.Tail, Follow: q.Follow}))
 }
 
 // Ports gives the forwarded ports.
 func (s *Sandbox) Ports(ctx context.Context) ([]Port, error) {
-	return answer[[]Port](s.c.api.ListPorts(ctx, s.Name))
+	return wire.Answer[[]Port](s.c.api.ListPorts(ctx, s.Name))
 }
 
 // AddPort forwards a port of the host; the answer has the one that was chosen.
 func (s *Sandbox) AddPort(ctx context.Context, q PortRequest) (Port, error) {
-	return answer[Port](s.c.api.AddPort(ctx, s.Name, nil, q))
+	return wire.Answer[Port](s.c.api.AddPort(ctx, s.Name, nil, q))
 }
 
 // RemovePort ends the forwarding of a port.
 func (s *Sandbox) RemovePort(ctx context.Context, p Port) error {
-	return done(s.c.api.RemovePort(ctx, s.Name, p.Host, &client.RemovePortParams{HostIp: p.HostIp, Protocol: client.RemovePortParamsProtocol(p.Protocol)}))
+	return wire.Done(s.c.api.RemovePort(ctx, s.Name, p.Host, &client.RemovePortParams{HostIp: p.HostIp, Protocol: client.RemovePortParamsProtocol(p.Protocol)}))
 }
 
 // Events gives what happens, whoever causes it, until ctx ends: from the event
@@ -127,14 +128,14 @@ func (c *Client) PastEvents(ctx context.Context, after int64) (iter.Seq2[Event, 
 }
 
 func (c *Client) events(ctx context.Context, q *client.EventsParams) (iter.Seq2[Event, error], error) {
-	r, err := body(c.api.Events(ctx, q))
+	r, err := wire.Body(c.api.Events(ctx, q))
 	if err != nil {
 		return nil, err
 	}
-	return messages[Event](r, ""), nil
+	return wire.Messages[Event](r, ""), nil
 }
 
 // Version tells the server's version and that of its API.
 func (c *Client) Version(ctx context.Context) (Version, error) {
-	return answer[Version](c.api.Version(ctx))
+	return wire.Answer[Version](c.api.Version(ctx))
 }

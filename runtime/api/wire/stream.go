@@ -1,4 +1,4 @@
-package sietch
+package wire
 
 import (
 	"bufio"
@@ -12,15 +12,26 @@ import (
 	"github.com/sietch-dev/sietch/runtime/api/client"
 )
 
+// TrailerError is what an answer of bytes that was read to its end failed with on
+// the way, for who asked with TE: trailers.
+func TrailerError(resp *http.Response) error {
+	said := resp.Trailer.Get("Sietch-Error")
+	if said == "" {
+		return nil
+	}
+	_, err := told[struct{}]([]byte(said))
+	return err
+}
+
 // longestLine is where a line of a stream is not believed any more.
 const longestLine = 64 << 20
 
-// objects gives the lines of an answer, each a JSON object; an error in one of
+// Objects gives the lines of an answer, each a JSON object; an error in one of
 // them is the last. The answer is closed in the end.
-func objects[T any](resp *http.Response, err error) iter.Seq2[T, error] {
+func Objects[T any](resp *http.Response, err error) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
-		r, err := body(resp, err)
+		r, err := Body(resp, err)
 		if err != nil {
 			yield(none, err)
 			return
@@ -61,9 +72,9 @@ func told[T any](line []byte) (T, error) {
 	return v, nil
 }
 
-// messages gives the server-sent events of an answer whose name is one of only
+// Messages gives the server-sent events of an answer whose name is one of only
 // (none: all); one called error is the last.
-func messages[T any](r io.ReadCloser, only string) iter.Seq2[T, error] {
+func Messages[T any](r io.ReadCloser, only string) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		defer r.Close()
 		lines := bufio.NewScanner(r)
@@ -93,5 +104,29 @@ func messages[T any](r io.ReadCloser, only string) iter.Seq2[T, error] {
 			var none T
 			yield(none, fmt.Errorf("read events: %w", err))
 		}
+	}
+}
+
+// Made reads progress, and in the end the image.
+func Made[T any](progress io.Writer) func(*http.Response, error) (T, error) {
+	return func(resp *http.Response, err error) (T, error) {
+		var none T
+		type line struct {
+			Progress string
+			Image    *T
+		}
+		for l, err := range Objects[line](resp, err) {
+			switch {
+			case err != nil:
+				return none, err
+			case l.Image != nil:
+				return *l.Image, nil
+			case progress != nil:
+				if _, err := fmt.Fprintln(progress, l.Progress); err != nil {
+					return none, err
+				}
+			}
+		}
+		return none, fmt.Errorf("make image: %w: it ended without one", ErrProtocol)
 	}
 }
