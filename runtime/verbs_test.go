@@ -545,6 +545,57 @@ func TestRunValidatesFirst(t *testing.T) {
 	}
 }
 
+// Numbers and bytes that would break what comes later are refused before it.
+func TestRequestsHaveBounds(t *testing.T) {
+	h := newHost(t)
+	const huge = 1<<63 - 2
+	for words, q := range map[string]RunRequest{
+		"memory":            {MemoryBytes: huge},
+		"disk":              {DiskBytes: huge},
+		"ttl":               {TTL: huge},
+		"env":               {Env: []string{"A=\x00"}},
+		"argument":          {Args: []string{"sh", "a\x00b"}},
+		"working directory": {WorkingDir: "/\x00"},
+		"user":              {User: "\x00"},
+		"label":             {Labels: map[string]string{"": "x"}},
+	} {
+		q.From = "small"
+		if _, err := h.Run(t.Context(), q); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), words) {
+			t.Errorf("run with a bad %s: got %v", words, err)
+		}
+	}
+	for words, q := range map[string]ExecRequest{
+		"no command":        {Args: []string{""}},
+		"argument":          {Args: []string{"true", "\x00"}},
+		"environment":       {Args: []string{"true"}, Env: []string{"A=\x00"}},
+		"working directory": {Args: []string{"true"}, WorkingDir: "\x00"},
+		"user":              {Args: []string{"true"}, User: "\x00"},
+	} {
+		q.Name = "box"
+		if _, err := h.Exec(t.Context(), q, ExecIO{}); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), words) {
+			t.Errorf("exec with a bad %s: got %v", words, err)
+		}
+		if _, err := h.StartProcess(t.Context(), q); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), words) {
+			t.Errorf("process with a bad %s: got %v", words, err)
+		}
+	}
+	for path, words := range map[string]string{"x": "absolute", "/a\x00": "NUL", "/\xff": "UTF-8"} {
+		if _, err := h.StatPath(t.Context(), "box", path); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), words) {
+			t.Errorf("stat of %q: got %v", path, err)
+		}
+	}
+}
+
+// What cannot be imported is the caller's mistake, not the host's.
+func TestImportOfNoArchive(t *testing.T) {
+	h := newHost(t)
+	for _, data := range []string{"", "no tar at all", strings.Repeat("\x00", 1024) + "x"} {
+		if _, err := h.ImportImage(t.Context(), ImportRequest{Reader: strings.NewReader(data), Name: "x"}); !errors.Is(err, ErrUsage) {
+			t.Errorf("import of %.20q: got %v", data, err)
+		}
+	}
+}
+
 // Two commands on one sandbox follow each other; two forks go side by side.
 func TestConcurrentVerbs(t *testing.T) {
 	h := newHost(t)
