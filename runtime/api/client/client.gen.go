@@ -114,6 +114,7 @@ const (
 	ErrorCodeFailed           ErrorCode = "failed"
 	ErrorCodeForbidden        ErrorCode = "forbidden"
 	ErrorCodeHost             ErrorCode = "host"
+	ErrorCodeInterrupted      ErrorCode = "interrupted"
 	ErrorCodeKeyReused        ErrorCode = "key_reused"
 	ErrorCodeMediaType        ErrorCode = "media_type"
 	ErrorCodeMethodNotAllowed ErrorCode = "method_not_allowed"
@@ -146,6 +147,8 @@ func (e ErrorCode) Valid() bool {
 	case ErrorCodeForbidden:
 		return true
 	case ErrorCodeHost:
+		return true
+	case ErrorCodeInterrupted:
 		return true
 	case ErrorCodeKeyReused:
 		return true
@@ -672,7 +675,7 @@ type Error struct {
 // ErrorBody defines model for ErrorBody.
 type ErrorBody struct {
 	// Code 400 usage · 401 unauthorized · 403 forbidden · 404 not_found · 405 method_not_allowed ·
-	// 409 busy, wrong_state, not_running · 413 too_large · 415 media_type ·
+	// 409 busy, wrong_state, not_running, interrupted · 413 too_large · 415 media_type ·
 	// 421 wrong_host · 422 key_reused · 426 upgrade_required · 429 rate_limited, quota ·
 	// 499 canceled · 500 failed, corrupt · 502 unreachable · 503 host, shutting_down · 504 timeout
 	Code ErrorCode `json:"code"`
@@ -685,7 +688,7 @@ type ErrorBody struct {
 }
 
 // ErrorCode 400 usage · 401 unauthorized · 403 forbidden · 404 not_found · 405 method_not_allowed ·
-// 409 busy, wrong_state, not_running · 413 too_large · 415 media_type ·
+// 409 busy, wrong_state, not_running, interrupted · 413 too_large · 415 media_type ·
 // 421 wrong_host · 422 key_reused · 426 upgrade_required · 429 rate_limited, quota ·
 // 499 canceled · 500 failed, corrupt · 502 unreachable · 503 host, shutting_down · 504 timeout
 type ErrorCode string
