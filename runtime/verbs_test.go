@@ -233,6 +233,35 @@ func TestCrashLeftovers(t *testing.T) {
 			t.Errorf("left %v", left)
 		}
 	})
+	t.Run("nobody comes", func(t *testing.T) {
+		h := newHost(t)
+		if n, err := h.Recover(t.Context()); n != 0 || err != nil || exists(h.data) {
+			t.Errorf("without a data directory: got %d, %v", n, err)
+		}
+		r := h.boot(t, "a")
+		m, err := h.attach(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if err := errors.Join(m.Pause(t.Context()), os.WriteFile(h.pauseMark(r.ID), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		claims, err := h.claim(t.Context(), draft{rec: &record{Name: "half", Machine: machine{CPUs: 1, MemoryBytes: 128 << 20, DiskBytes: 32 << 20}, Network: network{Mode: NetworkNAT}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		claims[0].lock.unlock()
+		if n, err := h.Recover(t.Context()); n != 1 || err != nil {
+			t.Errorf("got %d removed, %v, want the half-made one", n, err)
+		}
+		if left := h.leftovers(t, "a"); len(left) > 0 {
+			t.Errorf("left %v", left)
+		}
+		if paused, err := m.Paused(t.Context()); err != nil || paused {
+			t.Errorf("paused %v, %v", paused, err)
+		}
+	})
 	t.Run("paused by a commit", func(t *testing.T) {
 		h := newHost(t)
 		r := h.boot(t, "a")
@@ -255,7 +284,8 @@ func TestCrashLeftovers(t *testing.T) {
 		}
 	})
 	for name, next := range map[string]func(h *host) error{
-		"gc": func(h *host) error { _, err := h.GC(t.Context(), false); return err },
+		"recover": func(h *host) error { _, err := h.Recover(t.Context()); return err },
+		"gc":      func(h *host) error { _, err := h.GC(t.Context(), false); return err },
 		// A fork has the store open at times, which removing needs too.
 		"fork": func(h *host) error {
 			_, err := h.Fork(t.Context(), ForkRequest{From: "b", N: 1, Prefix: "c"}, nil)

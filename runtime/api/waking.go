@@ -536,6 +536,16 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	// Machines that nobody will ever hear of use memory until somebody looks.
+	if e, ok := s.o.Engine.(recoverer); ok {
+		n, err := e.Recover(ctx)
+		if n > 0 {
+			s.log.Info("removed what killed commands left", "count", n)
+		}
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn("remove what killed commands left", "err", err)
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -555,6 +565,12 @@ func (s *Server) Run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// recoverer is an engine that can be told to put right what killed commands,
+// an earlier server among them, left.
+type recoverer interface {
+	Recover(ctx context.Context) (removed int, err error)
 }
 
 // expirer is an engine that can be told to remove what has expired.
