@@ -131,7 +131,7 @@ func TestKillServer(t *testing.T) {
 			s.stop(t, syscall.SIGKILL)
 			s = r.serve(t)
 			if st, again, err := s.send(c); err != nil || st != status || again != answer {
-				t.Errorf("the next server answers to the same key: %d %s, %v, want %s", st, again, err, answer)
+				t.Errorf("the next server answers to the same key: %d %.300s, %v, want %.300s", st, again, err, answer)
 			}
 			for i := 1; i <= points; i++ {
 				tag := fresh("k")
@@ -142,7 +142,7 @@ func TestKillServer(t *testing.T) {
 				go func() {
 					status, answer, err := s.send(c)
 					if err == nil {
-						err = fmt.Errorf("answered: %d %s", status, answer)
+						err = fmt.Errorf("answered: %d %.200s", status, answer)
 					}
 					ended <- err
 				}()
@@ -206,19 +206,27 @@ func contextOf(t *testing.T, tag string) []byte {
 // that nobody works in.
 func (r *repo) nothingHalf(t *testing.T) {
 	t.Helper()
-	known := map[string]bool{}
-	for _, s := range r.all(t) {
-		known[s.ID] = true
-	}
-	for _, part := range []string{"sandboxes", "tmp"} {
-		entries, err := os.ReadDir(filepath.Join(r.dir, part))
-		if err != nil {
-			t.Fatal(err)
+	var left []string
+	for end := time.Now().Add(within(20 * time.Second)); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		known := map[string]bool{}
+		for _, s := range r.all(t) {
+			known[s.ID] = true
 		}
-		for _, e := range entries {
-			if e.IsDir() && !known[e.Name()] {
-				t.Errorf("left over: %s/%s", part, e.Name())
+		left = nil
+		for _, part := range []string{"sandboxes", "tmp"} {
+			entries, err := os.ReadDir(filepath.Join(r.dir, part))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				if e.IsDir() && !known[e.Name()] {
+					left = append(left, part+"/"+e.Name())
+				}
 			}
 		}
+		if len(left) == 0 {
+			return
+		}
 	}
+	t.Errorf("left over: %v", left)
 }

@@ -536,16 +536,6 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	// Machines that nobody will ever hear of use memory until somebody looks.
-	if e, ok := s.o.Engine.(recoverer); ok {
-		n, err := e.Recover(ctx)
-		if n > 0 {
-			s.log.Info("removed what killed commands left", "count", n)
-		}
-		if err != nil && ctx.Err() == nil {
-			s.log.Warn("remove what killed commands left", "err", err)
-		}
-	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -564,6 +554,29 @@ func (s *Server) Run(ctx context.Context) error {
 				s.log.Warn("remove sandboxes whose time is over", "err", err)
 			}
 		}
+	}
+}
+
+// recoverWait is how long a server puts right what was left before it answers
+// all the same.
+const recoverWait = time.Minute
+
+// Recover puts right what an earlier server, or a command, left when it was
+// killed, so that nobody meets what is half-made. What cannot be done is for the
+// log: every verb does as much for what it needs.
+func (s *Server) Recover(ctx context.Context) {
+	e, ok := s.o.Engine.(recoverer)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, recoverWait)
+	defer cancel()
+	n, err := e.Recover(ctx)
+	if n > 0 {
+		s.log.Info("removed what killed commands left", "count", n)
+	}
+	if err != nil {
+		s.log.Warn("remove what killed commands left", "err", err)
 	}
 }
 
