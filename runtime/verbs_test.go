@@ -252,6 +252,9 @@ func TestCrashLeftovers(t *testing.T) {
 			t.Fatal(err)
 		}
 		claims[0].lock.unlock()
+		if err := os.Mkdir(filepath.Join(h.tmp(), "builder-1"), 0o700); err != nil {
+			t.Fatal(err)
+		}
 		if n, err := h.Recover(t.Context()); n != 1 || err != nil {
 			t.Errorf("got %d removed, %v, want the half-made one", n, err)
 		}
@@ -260,6 +263,9 @@ func TestCrashLeftovers(t *testing.T) {
 		}
 		if paused, err := m.Paused(t.Context()); err != nil || paused {
 			t.Errorf("paused %v, %v", paused, err)
+		}
+		if exists(filepath.Join(h.tmp(), "builder-1")) {
+			t.Error("what a build left is still there")
 		}
 	})
 	t.Run("paused by a commit", func(t *testing.T) {

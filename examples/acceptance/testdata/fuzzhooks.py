@@ -17,26 +17,25 @@ import zlib
 import jsonschema_rs
 import schemathesis
 
-# Names that exist, from the test: sandbox, spare (to be paused, stopped, put
-# back), process, tag, image.
+# Names that exist, from the test: sandbox, spare (to be paused and put back),
+# stopped, process, tag, image.
 HAVE = json.loads(os.environ["SIETCH_FUZZ_HAVE"])
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
-PATHS = ["/", "/etc", "/etc/hostname", "/root", "/root/fuzz", "/proc/self/mem", "/dev/null", "/none/such"]
+PATHS = ["/etc", "/etc/hostname", "/root", "/root/fuzz", "/proc/self/mem", "/dev/null", "/none/such"]
 
-# What changes a sandbox as a whole is done to the spare one.
-SPARE = {
-    "pauseSandbox", "resumeSandbox", "startSandbox", "stopSandbox", "resizeSandbox", "reclaimSandbox", "checkout",
-    "arrakisUpdateVM", "arrakisSnapshotVM", "commit",
-}
+# What would keep the others from a sandbox is done to the spare one, or to one
+# where it is done already.
+SPARE = {"pauseSandbox", "resumeSandbox", "startSandbox", "checkout"}
+STOPPED = {"stopSandbox", "arrakisUpdateVM"}
 # What would take a sandbox away from the others, or never end.
 NOBODY = {"removeSandbox", "arrakisDestroyVM", "watchPath"}
 
 
 def real(case, part):
-    """Whether this call gets names that exist: half do, always the same ones."""
+    """Whether this call gets names that exist: most do, always the same ones."""
     text = f"{part} {case.operation.label} {case.path_parameters} {case.query} {case.body!r}"
-    return zlib.crc32(text.encode("utf-8", "surrogatepass")) % 2 == 0
+    return zlib.crc32(text.encode("utf-8", "surrogatepass")) % 4 > 0
 
 
 @schemathesis.hook
@@ -50,6 +49,8 @@ def before_call(ctx, case, kwargs):
                 path["name"] = "nobody"
             elif op in SPARE:
                 path["name"] = HAVE["spare"]
+            elif op in STOPPED:
+                path["name"] = HAVE["stopped"]
             elif real(case, "name"):
                 path["name"] = HAVE["sandbox"]
         if isinstance(path.get("id"), str) and path["id"] and real(case, "id"):
@@ -77,11 +78,23 @@ def before_call(ctx, case, kwargs):
                 body["cmd"] = "echo " + repr(body["cmd"][:50])
         if op in ("createTag", "createBranch") and body.get("ref") and real(case, "ref"):
             body["ref"] = HAVE["tag"]
+        if op in ("createTag", "createBranch") and NAME.match(str(body.get("name", ""))) and real(case, "tag"):
+            body["name"] = f"fuzz-{next(COUNT)}"
+        if op == "resizeSandbox" and isinstance(body.get("cpus"), (int, float)) and body["cpus"] >= 1 and real(case, "cpus"):
+            body.pop("memory_bytes", None)
+            body["cpus"] = 1
+        if op == "signalProcess" and isinstance(body.get("signal"), str) and real(case, "signal"):
+            body["signal"] = "TERM"
+        if op == "arrakisUpdateVM" and body.get("status") in ("resume", "resumed", "running", "paused"):
+            body["status"] = "stopped"
         if op == "checkout" and body.get("ref"):
             body["ref"] = HAVE["tag"] if real(case, "ref") else "nobody"
         if op in ("fork", "runSandbox") and isinstance(body.get("from"), str) and body["from"]:
             # What calls have tagged and imported would be booted by the dozen.
-            body["from"] = HAVE["image"] if op == "runSandbox" and next(BOOTS) < int(os.environ["SIETCH_FUZZ_BOOTS"]) else "nobody"
+            body["from"] = "nobody"
+            if op == "runSandbox" and next(BOOTS) < 1:
+                body.clear()
+                body.update({"from": HAVE["image"], "memory_bytes": 128 << 20, "disk_bytes": 64 << 20})
         if op == "arrakisStartVM" and isinstance(body.get("vmName"), str):
             body["rootfs"], body["snapshotId"] = "nobody", "nobody"
     headers = case.headers
