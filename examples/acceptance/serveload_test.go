@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -159,6 +160,13 @@ func TestManyExecsAtOnce(t *testing.T) {
 	for _, f := range r.fork(t, 9, source) {
 		names = append(names, f.Name)
 	}
+	processes := func() (all []string) {
+		for _, name := range names {
+			all = append(all, r.in(t, name, "ls -d /proc/[0-9]* | wc -l"))
+		}
+		return all
+	}
+	before := processes()
 	round := func() (most int64) {
 		watched := s.sample(t)
 		defer func() { most = watched.end() }()
@@ -182,6 +190,9 @@ func TestManyExecsAtOnce(t *testing.T) {
 	}
 	t.Logf("4 × 200 commands in %d machines in %s; the server had at most %d, %d, %d and %d MiB", len(names),
 		time.Since(began).Round(time.Second), most[0]>>20, most[1]>>20, most[2]>>20, most[3]>>20)
+	if after := processes(); !slices.Equal(after, before) {
+		t.Errorf("processes in the machines: got %v, before it were %v", after, before)
+	}
 	if float64(most[3]) > 1.25*float64(most[0]) {
 		t.Errorf("the server grew from %d to %d MiB", most[0]>>20, most[3]>>20)
 	}
