@@ -91,6 +91,16 @@ var quietLibraries = sync.OnceFunc(func() { logrus.SetOutput(io.Discard) })
 // Dir is the data directory, as an absolute path.
 func (b *Builder) Dir() string { return b.opts.Dir }
 
+// Sweep removes what operations that were killed left in the store and in its
+// temporary files; an engine that starts does the same. Safe beside operations
+// that run.
+func (b *Builder) Sweep() error {
+	if err := b.store.sweep(); err != nil {
+		return fmt.Errorf("sweep images: %w", err)
+	}
+	return nil
+}
+
 // Close releases what the Builder holds. Idempotent. An engine process started
 // by it ends by itself when idle.
 func (b *Builder) Close() error { return nil }

@@ -109,7 +109,7 @@ func (h *host) leftovers(t *testing.T, names ...string) []string {
 		}
 	}
 	look(h.sandboxes(), func(n string) bool { return ids[n] || n == ".lock" })
-	look(h.tmp(), func(string) bool { return false })
+	look(h.tmp(), func(n string) bool { return n == "builder-lock" })
 	look(h.runs(), func(n string) bool { return ids[n[:min(10, len(n))]] })
 	h.net.mu.Lock()
 	for id := range h.net.up {

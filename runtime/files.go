@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/sietch-dev/sietch/guestinit/proto"
 	"github.com/sietch-dev/sietch/runtime/agent"
@@ -103,8 +104,13 @@ func (e *Local) onPath(ctx context.Context, name, path, what string, fn func(*ag
 }
 
 func absolute(path string) error {
-	if !strings.HasPrefix(path, "/") || strings.ContainsRune(path, 0) {
-		return usage("give a path that begins with /", "guest path %q is not absolute", path)
+	switch {
+	case !strings.HasPrefix(path, "/"):
+		return usage("give a path that begins with /", "guest path %.200q is not absolute", path)
+	case strings.ContainsRune(path, 0):
+		return usage("", "guest path %.200q contains a NUL byte", path)
+	case !utf8.ValidString(path):
+		return usage("a tar of the directory above carries every name: sietch cp", "guest path %.200q is not UTF-8", path)
 	}
 	return nil
 }

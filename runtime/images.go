@@ -74,7 +74,11 @@ func (e *Local) ImportImage(ctx context.Context, q ImportRequest) (Image, error)
 		format = builder.FormatAuto
 	}
 	return e.makeImage("image.import", []string{q.Name}, func(b *builder.Builder) (builder.Image, error) {
-		return b.Import(ctx, builder.ImportRequest{Source: q.Source, Reader: q.Reader, Name: q.Name, Format: format})
+		i, err := b.Import(ctx, builder.ImportRequest{Source: q.Source, Reader: q.Reader, Name: q.Name, Format: format})
+		if errors.Is(err, builder.ErrArchive) { // here it is what the caller brought
+			err = &Error{Kind: ErrUsage, Message: err.Error(), Hint: Hint(err)}
+		}
+		return i, err
 	})
 }
 

@@ -28,9 +28,25 @@ func checkCommand(q ExecRequest) error {
 		return usage("sietch exec NAME -- CMD…", "no command given")
 	}
 	for _, kv := range q.Env {
-		if k, _, ok := strings.Cut(kv, "="); !ok || k == "" {
+		if k, _, ok := strings.Cut(kv, "="); !ok || k == "" || strings.ContainsRune(kv, 0) {
 			return usage("", "environment %q is not KEY=VALUE", kv)
 		}
+	}
+	return noNUL(q.Args, q.WorkingDir, q.User)
+}
+
+// noNUL refuses what no program could be given.
+func noNUL(args []string, workingDir, user string) error {
+	for _, a := range args {
+		if strings.ContainsRune(a, 0) {
+			return usage("", "argument %.100q contains a NUL byte", a)
+		}
+	}
+	if strings.ContainsRune(workingDir, 0) {
+		return usage("", "working directory %.100q contains a NUL byte", workingDir)
+	}
+	if strings.ContainsRune(user, 0) {
+		return usage("", "user %.100q contains a NUL byte", user)
 	}
 	return nil
 }

@@ -157,6 +157,42 @@ func (e *Local) reap(ctx context.Context) (n int) {
 	return n + e.sweepScratch()
 }
 
+// Recover puts right what killed commands left, as the commands that come would:
+// it is for whoever has time before them. It returns how many things it removed.
+func (e *Local) Recover(ctx context.Context) (removed int, err error) {
+	if !exists(e.sandboxes()) {
+		return 0, nil
+	}
+	if err := e.prepare(); err != nil {
+		return 0, err
+	}
+	removed, err = e.sweep(ctx)
+	all, rerr := e.records()
+	errs := []error{err, rerr}
+	for _, r := range all {
+		if err := e.recoverOne(ctx, r.ID); err != nil {
+			errs = append(errs, fmt.Errorf("put %s right: %w", r.Name, err))
+		}
+	}
+	return removed, errors.Join(errs...)
+}
+
+func (e *Local) recoverOne(ctx context.Context, id string) error {
+	lock, err := tryLock(filepath.Join(e.sandbox(id), "lock"), unix.LOCK_EX)
+	if err != nil {
+		return nil // its command is alive
+	}
+	defer lock.unlock()
+	r, err := e.load(id)
+	if err != nil {
+		return nil // gone, or damaged: for its owner to look at
+	}
+	if err := e.mend(ctx, r); !errors.Is(err, errMendedAway) {
+		return err
+	}
+	return nil
+}
+
 // abandoned says whether a sandbox was left half-made by a command that was
 // killed: there is nothing in it for anybody, and the next command that makes
 // sandboxes removes it.

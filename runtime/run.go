@@ -25,6 +25,12 @@ const (
 	minMemoryBytes = 128 << 20
 	minDiskBytes   = 32 << 20
 	maxCPUs        = 64
+	// maxBytes is of memory and of disk, each: what ext4 can hold in one file. No
+	// sum of what one request may ask for overflows.
+	maxBytes = 16 << 40
+	// maxTTL is a hundred years: durations that a request's milliseconds overflow
+	// are not far behind.
+	maxTTL = 100 * 365 * 24 * time.Hour
 )
 
 // Run makes a sandbox from an image or a commit.
@@ -73,8 +79,14 @@ func (e *Local) validateRun(r *RunRequest) error {
 	if r.MemoryBytes != 0 && r.MemoryBytes < minMemoryBytes {
 		say("memory: %d bytes is less than %d MiB", r.MemoryBytes, minMemoryBytes>>20)
 	}
+	if r.MemoryBytes > maxBytes {
+		say("memory: %d bytes is more than %d TiB", r.MemoryBytes, int64(maxBytes)>>40)
+	}
 	if r.DiskBytes != 0 && r.DiskBytes < minDiskBytes {
 		say("disk: %d bytes is less than %d MiB", r.DiskBytes, minDiskBytes>>20)
+	}
+	if r.DiskBytes > maxBytes {
+		say("disk: %d bytes is more than %d TiB", r.DiskBytes, int64(maxBytes)>>40)
 	}
 	switch r.Network {
 	case "", NetworkNAT:
@@ -103,8 +115,14 @@ func (e *Local) validateRun(r *RunRequest) error {
 			say("env: %q is not KEY=VALUE", kv)
 		}
 	}
-	if r.TTL < 0 {
-		say("ttl: %s is negative", r.TTL)
+	if r.TTL < 0 || r.TTL > maxTTL {
+		say("ttl: %s is not between 0 and a hundred years", r.TTL)
+	}
+	if err := validLabels(r.Labels); err != nil {
+		say("%v", err)
+	}
+	if err := noNUL(r.Args, r.WorkingDir, r.User); err != nil {
+		say("%v", err)
 	}
 	if len(bad) > 0 {
 		return &Error{Kind: ErrUsage, Message: strings.Join(bad, "\n")}

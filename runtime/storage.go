@@ -131,7 +131,12 @@ func (e *Local) sweep(ctx context.Context) (int, error) {
 		return n, err
 	}
 	removed, err := p.Sweep(ctx, keep)
-	return n + len(removed), err
+	n += len(removed)
+	b, berr := e.imageStore()
+	if berr == nil {
+		berr = b.Sweep()
+	}
+	return n, errors.Join(err, berr)
 }
 
 // extraRoots are commits that running machines were made from.

@@ -233,6 +233,41 @@ func TestCrashLeftovers(t *testing.T) {
 			t.Errorf("left %v", left)
 		}
 	})
+	t.Run("nobody comes", func(t *testing.T) {
+		h := newHost(t)
+		if n, err := h.Recover(t.Context()); n != 0 || err != nil || exists(h.data) {
+			t.Errorf("without a data directory: got %d, %v", n, err)
+		}
+		r := h.boot(t, "a")
+		m, err := h.attach(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if err := errors.Join(m.Pause(t.Context()), os.WriteFile(h.pauseMark(r.ID), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		claims, err := h.claim(t.Context(), draft{rec: &record{Name: "half", Machine: machine{CPUs: 1, MemoryBytes: 128 << 20, DiskBytes: 32 << 20}, Network: network{Mode: NetworkNAT}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		claims[0].lock.unlock()
+		if err := os.Mkdir(filepath.Join(h.tmp(), "builder-1"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := h.Recover(t.Context()); n != 1 || err != nil {
+			t.Errorf("got %d removed, %v, want the half-made one", n, err)
+		}
+		if left := h.leftovers(t, "a"); len(left) > 0 {
+			t.Errorf("left %v", left)
+		}
+		if paused, err := m.Paused(t.Context()); err != nil || paused {
+			t.Errorf("paused %v, %v", paused, err)
+		}
+		if exists(filepath.Join(h.tmp(), "builder-1")) {
+			t.Error("what a build left is still there")
+		}
+	})
 	t.Run("paused by a commit", func(t *testing.T) {
 		h := newHost(t)
 		r := h.boot(t, "a")
@@ -255,7 +290,8 @@ func TestCrashLeftovers(t *testing.T) {
 		}
 	})
 	for name, next := range map[string]func(h *host) error{
-		"gc": func(h *host) error { _, err := h.GC(t.Context(), false); return err },
+		"recover": func(h *host) error { _, err := h.Recover(t.Context()); return err },
+		"gc":      func(h *host) error { _, err := h.GC(t.Context(), false); return err },
 		// A fork has the store open at times, which removing needs too.
 		"fork": func(h *host) error {
 			_, err := h.Fork(t.Context(), ForkRequest{From: "b", N: 1, Prefix: "c"}, nil)
@@ -542,6 +578,57 @@ func TestRunValidatesFirst(t *testing.T) {
 	}
 	if exists(h.data) {
 		t.Error("the data directory was made for a refused request")
+	}
+}
+
+// Numbers and bytes that would break what comes later are refused before it.
+func TestRequestsHaveBounds(t *testing.T) {
+	h := newHost(t)
+	const huge = 1<<63 - 2
+	for words, q := range map[string]RunRequest{
+		"memory":            {MemoryBytes: huge},
+		"disk":              {DiskBytes: huge},
+		"ttl":               {TTL: huge},
+		"env":               {Env: []string{"A=\x00"}},
+		"argument":          {Args: []string{"sh", "a\x00b"}},
+		"working directory": {WorkingDir: "/\x00"},
+		"user":              {User: "\x00"},
+		"label":             {Labels: map[string]string{"": "x"}},
+	} {
+		q.From = "small"
+		if _, err := h.Run(t.Context(), q); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), words) {
+			t.Errorf("run with a bad %s: got %v", words, err)
+		}
+	}
+	for words, q := range map[string]ExecRequest{
+		"no command":        {Args: []string{""}},
+		"argument":          {Args: []string{"true", "\x00"}},
+		"environment":       {Args: []string{"true"}, Env: []string{"A=\x00"}},
+		"working directory": {Args: []string{"true"}, WorkingDir: "\x00"},
+		"user":              {Args: []string{"true"}, User: "\x00"},
+	} {
+		q.Name = "box"
+		if _, err := h.Exec(t.Context(), q, ExecIO{}); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), words) {
+			t.Errorf("exec with a bad %s: got %v", words, err)
+		}
+		if _, err := h.StartProcess(t.Context(), q); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), words) {
+			t.Errorf("process with a bad %s: got %v", words, err)
+		}
+	}
+	for path, words := range map[string]string{"x": "absolute", "/a\x00": "NUL", "/\xff": "UTF-8"} {
+		if _, err := h.StatPath(t.Context(), "box", path); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), words) {
+			t.Errorf("stat of %q: got %v", path, err)
+		}
+	}
+}
+
+// What cannot be imported is the caller's mistake, not the host's.
+func TestImportOfNoArchive(t *testing.T) {
+	h := newHost(t)
+	for _, data := range []string{"", "no tar at all", strings.Repeat("\x00", 1024) + "x"} {
+		if _, err := h.ImportImage(t.Context(), ImportRequest{Reader: strings.NewReader(data), Name: "x"}); !errors.Is(err, ErrUsage) {
+			t.Errorf("import of %.20q: got %v", data, err)
+		}
 	}
 }
 

@@ -373,11 +373,14 @@ func TestIdempotentCallsSideBySide(t *testing.T) {
 }
 
 func TestReplaysAreBounded(t *testing.T) {
-	p := newReplays()
+	p, err := newReplays("", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	now := testNow
 	p.now = func() time.Time { return now }
 	add := func(i, size int) {
-		e, _ := p.enter([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, [32]byte{})
+		e, _, _ := p.enter([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, [32]byte{})
 		e.answer = &answered{200, http.Header{}, make([]byte, size)}
 		p.leave(e)
 	}
@@ -397,5 +400,96 @@ func TestReplaysAreBounded(t *testing.T) {
 	add(1<<20, 1)
 	if len(p.calls) != 1 || p.order.Len() != 1 {
 		t.Errorf("got %d answers after a day, want the new one alone", len(p.calls))
+	}
+}
+
+// TestKeysOutliveTheServer: what was answered is answered again by the next
+// server, what was under way is called interrupted, and what failed is free.
+func TestKeysOutliveTheServer(t *testing.T) {
+	dir := t.TempDir()
+	withDir := func(o *Options) { o.StateDir = dir }
+	l := newLab(t, withDir)
+	body := `{"from":"debian:bookworm"}`
+	first := l.do(t, "POST", "/v1/sandboxes", body, "Idempotency-Key", "done")
+	l.fails["Run"] = runtime.ErrBusy
+	l.do(t, "POST", "/v1/sandboxes", body, "Idempotency-Key", "failed")
+	delete(l.fails, "Run")
+	stuck, end := make(chan struct{}), make(chan struct{})
+	l.run = func(context.Context, runtime.RunRequest) error { close(stuck); <-end; return nil }
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		l.do(t, "POST", "/v1/sandboxes", body, "Idempotency-Key", "cut")
+	}()
+	<-stuck
+	defer func() { close(end); <-ended }()
+
+	// A dying host may leave half a line.
+	file := filepath.Join(dir, "calls.jsonl")
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.WriteString(`{"key":"12`)
+	f.Close()
+
+	for range 2 { // the second reads what the first wrote anew
+		next := newLab(t, withDir)
+		again := next.do(t, "POST", "/v1/sandboxes", body, "Idempotency-Key", "done")
+		if again.body != first.body || again.status != 201 || again.header.Get("Content-Type") != first.header.Get("Content-Type") {
+			t.Errorf("got %d %s, want %s", again.status, again.body, first.body)
+		}
+		cut := next.do(t, "POST", "/v1/sandboxes", body, "Idempotency-Key", "cut")
+		if cut.status != 409 || !strings.Contains(cut.body, `"interrupted"`) || !strings.Contains(cut.body, "new key") {
+			t.Errorf("got %d %s, want the call to be interrupted", cut.status, cut.body)
+		}
+		if a := next.do(t, "POST", "/v1/gc", "", "Idempotency-Key", "cut"); a.status != 422 {
+			t.Errorf("another call with its key: got %d %s, want 422", a.status, a.body)
+		}
+		if n := len(next.called("Run")); n != 0 {
+			t.Errorf("run %d times, want never", n)
+		}
+	}
+	next := newLab(t, withDir)
+	if a := next.do(t, "POST", "/v1/sandboxes", body, "Idempotency-Key", "failed"); a.status != 201 {
+		t.Errorf("the key of a call that failed: got %d %s, want 201", a.status, a.body)
+	}
+	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("got %v, %v, want a private file", st.Mode(), err)
+	}
+}
+
+// TestKeysThatCannotBeKept: the promise is not given when it cannot be held.
+func TestKeysThatCannotBeKept(t *testing.T) {
+	l := newLab(t, func(o *Options) { o.StateDir = t.TempDir() })
+	l.s.once.log.file.Close()
+	a := l.do(t, "POST", "/v1/sandboxes", `{"from":"debian:bookworm"}`, "Idempotency-Key", "k")
+	if a.status != 503 || !strings.Contains(a.body, "without one") || len(l.called("Run")) != 0 {
+		t.Errorf("got %d %s, run %d times", a.status, a.body, len(l.called("Run")))
+	}
+	if a := l.do(t, "POST", "/v1/sandboxes", `{"from":"debian:bookworm"}`); a.status != 201 {
+		t.Errorf("without a key: got %d %s", a.status, a.body)
+	}
+}
+
+// TestNotedCallsAreBounded: the file is written anew when it has grown.
+func TestNotedCallsAreBounded(t *testing.T) {
+	p, err := newReplays(t.TempDir(), func(err error) { t.Error(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.log.limit = 2 * replayBytes
+	var most int64
+	for i := range 110 {
+		e, _, err := p.enter([32]byte{byte(i), byte(i >> 8)}, [32]byte{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.answer = &answered{200, http.Header{}, make([]byte, 1<<20)}
+		p.leave(e)
+		most = max(most, p.log.size)
+	}
+	if most > p.log.limit+2<<20 || p.log.size == most {
+		t.Errorf("got %d MiB at most, %d at the end", most>>20, p.log.size>>20)
 	}
 }

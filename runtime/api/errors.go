@@ -25,6 +25,7 @@ const (
 	codeMediaType        ErrorCode = "media_type"
 	codeWrongHost        ErrorCode = "wrong_host"
 	codeKeyReused        ErrorCode = "key_reused"
+	codeInterrupted      ErrorCode = "interrupted"
 	codeUpgradeRequired  ErrorCode = "upgrade_required"
 	codeRateLimited      ErrorCode = "rate_limited"
 	codeQuota            ErrorCode = "quota"
@@ -49,6 +50,7 @@ var (
 	errMediaType       = errors.New("media type not supported")
 	errWrongHost       = errors.New("wrong host")
 	errKeyReused       = errors.New("idempotency key reused")
+	errInterrupted     = errors.New("interrupted")
 	errUpgradeRequired = errors.New("upgrade required")
 	errRateLimited     = errors.New("rate limited")
 	errQuota           = errors.New("quota used up")
@@ -78,6 +80,7 @@ var kinds = []struct {
 	{errMediaType, http.StatusUnsupportedMediaType, codeMediaType},
 	{errWrongHost, http.StatusMisdirectedRequest, codeWrongHost},
 	{errKeyReused, http.StatusUnprocessableEntity, codeKeyReused},
+	{errInterrupted, http.StatusConflict, codeInterrupted},
 	{errUpgradeRequired, http.StatusUpgradeRequired, codeUpgradeRequired},
 	{errRateLimited, http.StatusTooManyRequests, codeRateLimited},
 	{errQuota, http.StatusTooManyRequests, codeQuota},

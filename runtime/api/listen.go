@@ -97,6 +97,9 @@ func Serve(ctx context.Context, o Options, l Listen) (err error) {
 		return &runtime.Error{Kind: runtime.ErrUsage, Message: "there is nothing to listen on"}
 	}
 
+	// Who connects meanwhile waits.
+	s.Recover(ctx)
+
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var g errgroup.Group

@@ -114,6 +114,9 @@ func (s *Server) matched(next http.Handler) http.Handler {
 			defer cancel()
 			r = r.WithContext(ctx)
 		}
+		if !op.json {
+			defer drain(r.Body)
+		}
 		if err := s.document.validate(r, op); err != nil {
 			s.fail(w, r, err)
 			return
@@ -265,6 +268,13 @@ func (w *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 func (w *recorder) Flush() { http.NewResponseController(w.ResponseWriter).Flush() }
+
+// drained is how much of an upload is read that nobody wants any more.
+const drained = 1 << 30
+
+// drain reads what the handler left of an upload. A client that is still sending
+// when the connection is closed never gets to read why.
+func drain(body io.Reader) { io.CopyN(io.Discard, body, drained) }
 
 // patient is a body whose sender may take long, but not stop: a connection that
 // brings nothing for bodySilence is given up.

@@ -20,6 +20,10 @@ import (
 func (s *Server) proxyPath(w http.ResponseWriter, r *http.Request) {
 	c := callOf(r)
 	c.route, c.name = r.Pattern, r.PathValue("name")
+	if err := runtime.ValidateName("sandbox", c.name); err != nil {
+		s.fail(w, r, err)
+		return
+	}
 	n, err := strconv.ParseUint(r.PathValue("port"), 10, 16)
 	if err != nil || n == 0 {
 		s.fail(w, r, usage(fmt.Sprintf("port %.20q is not between 1 and 65535", r.PathValue("port")), ""))

@@ -1,17 +1,20 @@
 package api
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3filter"
 
@@ -406,5 +409,55 @@ func TestSecretsOfABuildAreGoneAfterIt(t *testing.T) {
 	}
 	if bytes.Contains([]byte(call), []byte("hush")) {
 		t.Errorf("the secret itself is in the request: %s", call)
+	}
+}
+
+// TestRefusedUploadsAreAnswered: whoever sends much hears why it is not wanted,
+// and is not cut off while sending.
+func TestRefusedUploadsAreAnswered(t *testing.T) {
+	l := newLab(t, nil)
+	l.fails["ImportImage"] = usage("no archive", "")
+	l.fails["CopyIn"] = runtime.ErrNotFound
+	body := make([]byte, 16<<20)
+	// A client that sends all before it reads.
+	send := func(method, path, header string) int {
+		c, err := net.Dial("tcp", l.h.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(30 * time.Second))
+		fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s\r\n", method, path, len(body), header)
+		if _, err := c.Write(body); err != nil {
+			t.Errorf("%s %s: %v", method, path, err)
+			return 0
+		}
+		a, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Errorf("%s %s: %v", method, path, err)
+			return 0
+		}
+		a.Body.Close()
+		return a.StatusCode
+	}
+	for _, tt := range []struct {
+		method, path string
+		status       int
+	}{
+		{"POST", "/v1/images/import", 400},
+		{"POST", "/v1/builds?build_arg=novalue", 400},
+		{"PUT", "/v1/sandboxes/box/files/tar?path=/x", 404},
+		{"PUT", "/v1/sandboxes/UPPER/files/tar?path=/x", 400},
+		{"PUT", "/v1/sandboxes/box/files?path=relative", 400},
+	} {
+		if got := send(tt.method, tt.path, ""); got != tt.status {
+			t.Errorf("%s %s: got %d, want %d", tt.method, tt.path, got, tt.status)
+		}
+	}
+	// Nor is who repeats what has been done.
+	for range 2 {
+		if got := send("POST", "/v1/builds", "Idempotency-Key: k\r\n"); got != 200 {
+			t.Errorf("with a key: got %d", got)
+		}
 	}
 }

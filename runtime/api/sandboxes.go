@@ -1,6 +1,7 @@
 package api
 
 import (
+	"math"
 	"net/http"
 	"time"
 
@@ -37,7 +38,10 @@ func (s *Server) RunSandbox(w http.ResponseWriter, r *http.Request, _ RunSandbox
 	s.answer(w, r, http.StatusCreated, box, err)
 }
 
-func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+// milliseconds of a request; what a duration cannot hold is the longest there is.
+func milliseconds(n int64) time.Duration {
+	return time.Duration(min(n, int64(math.MaxInt64/time.Millisecond))) * time.Millisecond
+}
 
 // InspectSandbox is GET /v1/sandboxes/{name}.
 func (s *Server) InspectSandbox(w http.ResponseWriter, r *http.Request, name SandboxName) {

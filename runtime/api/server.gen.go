@@ -71,6 +71,7 @@ const (
 	Failed           ErrorCode = "failed"
 	Forbidden        ErrorCode = "forbidden"
 	Host             ErrorCode = "host"
+	Interrupted      ErrorCode = "interrupted"
 	KeyReused        ErrorCode = "key_reused"
 	MediaType        ErrorCode = "media_type"
 	MethodNotAllowed ErrorCode = "method_not_allowed"
@@ -103,6 +104,8 @@ func (e ErrorCode) Valid() bool {
 	case Forbidden:
 		return true
 	case Host:
+		return true
+	case Interrupted:
 		return true
 	case KeyReused:
 		return true
@@ -508,7 +511,7 @@ type Error struct {
 // ErrorBody defines model for ErrorBody.
 type ErrorBody struct {
 	// Code 400 usage · 401 unauthorized · 403 forbidden · 404 not_found · 405 method_not_allowed ·
-	// 409 busy, wrong_state, not_running · 413 too_large · 415 media_type ·
+	// 409 busy, wrong_state, not_running, interrupted · 413 too_large · 415 media_type ·
 	// 421 wrong_host · 422 key_reused · 426 upgrade_required · 429 rate_limited, quota ·
 	// 499 canceled · 500 failed, corrupt · 502 unreachable · 503 host, shutting_down · 504 timeout
 	Code ErrorCode `json:"code"`
@@ -524,7 +527,7 @@ type ErrorBody struct {
 }
 
 // ErrorCode 400 usage · 401 unauthorized · 403 forbidden · 404 not_found · 405 method_not_allowed ·
-// 409 busy, wrong_state, not_running · 413 too_large · 415 media_type ·
+// 409 busy, wrong_state, not_running, interrupted · 413 too_large · 415 media_type ·
 // 421 wrong_host · 422 key_reused · 426 upgrade_required · 429 rate_limited, quota ·
 // 499 canceled · 500 failed, corrupt · 502 unreachable · 503 host, shutting_down · 504 timeout
 type ErrorCode string

@@ -43,7 +43,8 @@ type Options struct {
 	// IdlePause commits and stops a sandbox that nobody has used for so long; the
 	// next request that needs it brings it back. 0: never. See [Server.Run].
 	IdlePause time.Duration
-	// StateDir is where it is kept what IdlePause put aside; empty: in memory.
+	// StateDir is where it is kept what IdlePause put aside, and what was answered
+	// to calls with an Idempotency-Key; empty: in memory.
 	StateDir string
 
 	// Rate is how many requests a second one token may make, over a while; 0: no
@@ -108,9 +109,13 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	once, err := newReplays(o.StateDir, func(err error) { o.Logger.Warn("call not noted", "err", err) })
+	if err != nil {
+		return nil, err
+	}
 	s := &Server{
 		o: o, log: o.Logger, engine: engine, document: d,
-		budget: &budget{free: outputBudget}, limiters: newLimiters(o.Rate, o.Burst), once: newReplays(),
+		budget: &budget{free: outputBudget}, limiters: newLimiters(o.Rate, o.Burst), once: once,
 		closing: make(chan struct{}),
 	}
 	s.metrics = newMetrics(prometheus.NewRegistry(), o.Engine, o.Version)

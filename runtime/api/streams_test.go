@@ -287,6 +287,7 @@ func TestProxy(t *testing.T) {
 		{"nobody listens", "/v1/sandboxes/box/proxy/81/", "", nil, 502, `"unreachable"`},
 		{"paused", "/v1/sandboxes/lab/proxy/8080/", "", nil, 409, `"wrong_state"`},
 		{"nobody", "/v1/sandboxes/nobody/proxy/8080/", "", nil, 404, `"not_found"`},
+		{"no name", "/v1/sandboxes/%17%C3%92/proxy/8080/", "", nil, 400, `"usage"`},
 		{"no port", "/v1/sandboxes/box/proxy/0/", "", nil, 400, `"usage"`},
 		{"with a token", "/v1/sandboxes/box/proxy/8080/", "", []string{"Sietch-Token", "SECRET", "Authorization", "Basic x"}, 200, `"Basic x",""]`},
 		{"token as bearer", "/v1/sandboxes/box/proxy/8080/", "", []string{"Authorization", "Bearer SECRET"}, 200, `"",""]`},

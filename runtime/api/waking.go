@@ -564,6 +564,35 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
+// recoverWait is how long a server puts right what was left before it answers
+// all the same.
+const recoverWait = time.Minute
+
+// Recover puts right what an earlier server, or a command, left when it was
+// killed, so that nobody meets what is half-made. What cannot be done is for the
+// log: every verb does as much for what it needs.
+func (s *Server) Recover(ctx context.Context) {
+	e, ok := s.o.Engine.(recoverer)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, recoverWait)
+	defer cancel()
+	n, err := e.Recover(ctx)
+	if n > 0 {
+		s.log.Info("removed what killed commands left", "count", n)
+	}
+	if err != nil {
+		s.log.Warn("remove what killed commands left", "err", err)
+	}
+}
+
+// recoverer is an engine that can be told to put right what killed commands,
+// an earlier server among them, left.
+type recoverer interface {
+	Recover(ctx context.Context) (removed int, err error)
+}
+
 // expirer is an engine that can be told to remove what has expired.
 type expirer interface {
 	Expire(ctx context.Context) (removed []string, err error)

@@ -25,6 +25,7 @@ const (
 	Mirror          = "mirror"           // apt-get, mmdebstrap and a package mirror that answers
 	Node            = "node"             // node and npm
 	Desktop         = "desktop"          // asked for: a test with a browser in a machine takes long
+	Load            = "load"             // asked for: much passes through emulated machines slowly
 	Python          = "python"           // python3 that can make environments
 	PyPI            = "pypi"             // a package index of Python that answers; see Miss
 )
@@ -38,6 +39,9 @@ func Need(t testing.TB, lanes ...string) {
 		}
 	}
 }
+
+// Has says whether a lane is there, for tests that do less without it.
+func Has(lane string) bool { return check(lane) == nil }
 
 // Miss is for a lane that only its use shows to be missing, and why: it skips t,
 // or fails it when the lane is required.
@@ -76,6 +80,11 @@ func check(lane string) error {
 			return nil
 		}
 		return fmt.Errorf("it takes many minutes where processors are emulated, and is run when SIETCH_TEST_REQUIRE names it")
+	case Load:
+		if slices.Contains(strings.Split(os.Getenv("SIETCH_TEST_REQUIRE"), ","), Load) {
+			return nil
+		}
+		return fmt.Errorf("it is run when SIETCH_TEST_REQUIRE names it")
 	case Python:
 		if err := tools("python3"); err != nil {
 			return err

@@ -114,6 +114,7 @@ const (
 	ErrorCodeFailed           ErrorCode = "failed"
 	ErrorCodeForbidden        ErrorCode = "forbidden"
 	ErrorCodeHost             ErrorCode = "host"
+	ErrorCodeInterrupted      ErrorCode = "interrupted"
 	ErrorCodeKeyReused        ErrorCode = "key_reused"
 	ErrorCodeMediaType        ErrorCode = "media_type"
 	ErrorCodeMethodNotAllowed ErrorCode = "method_not_allowed"
@@ -146,6 +147,8 @@ func (e ErrorCode) Valid() bool {
 	case ErrorCodeForbidden:
 		return true
 	case ErrorCodeHost:
+		return true
+	case ErrorCodeInterrupted:
 		return true
 	case ErrorCodeKeyReused:
 		return true
@@ -675,7 +678,7 @@ type Error struct {
 // ErrorBody defines model for ErrorBody.
 type ErrorBody struct {
 	// Code 400 usage · 401 unauthorized · 403 forbidden · 404 not_found · 405 method_not_allowed ·
-	// 409 busy, wrong_state, not_running · 413 too_large · 415 media_type ·
+	// 409 busy, wrong_state, not_running, interrupted · 413 too_large · 415 media_type ·
 	// 421 wrong_host · 422 key_reused · 426 upgrade_required · 429 rate_limited, quota ·
 	// 499 canceled · 500 failed, corrupt · 502 unreachable · 503 host, shutting_down · 504 timeout
 	Code ErrorCode `json:"code"`
@@ -691,7 +694,7 @@ type ErrorBody struct {
 }
 
 // ErrorCode 400 usage · 401 unauthorized · 403 forbidden · 404 not_found · 405 method_not_allowed ·
-// 409 busy, wrong_state, not_running · 413 too_large · 415 media_type ·
+// 409 busy, wrong_state, not_running, interrupted · 413 too_large · 415 media_type ·
 // 421 wrong_host · 422 key_reused · 426 upgrade_required · 429 rate_limited, quota ·
 // 499 canceled · 500 failed, corrupt · 502 unreachable · 503 host, shutting_down · 504 timeout
 type ErrorCode string
@@ -10250,13 +10253,13 @@ type OpenapiResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
 	// YAML200 the response for an HTTP 200 `application/yaml` response
-	YAML200 *string
+	YAML200 *map[string]interface{}
 	// JSONDefault the response for an HTTP default `application/json` response
 	JSONDefault *Failure
 }
 
 // GetYAML200 returns the response for an HTTP 200 `application/yaml` response
-func (r OpenapiResponse) GetYAML200() *string {
+func (r OpenapiResponse) GetYAML200() *map[string]interface{} {
 	return r.YAML200
 }
 
@@ -14866,7 +14869,7 @@ func ParseOpenapiResponse(rsp *http.Response) (*OpenapiResponse, error) {
 
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "yaml") && rsp.StatusCode == 200:
-		var dest string
+		var dest map[string]interface{}
 		if err := yaml.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

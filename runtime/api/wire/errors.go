@@ -33,6 +33,7 @@ const (
 	MediaType        Code = "media_type"
 	WrongHost        Code = "wrong_host"
 	KeyReused        Code = "key_reused"
+	Interrupted      Code = "interrupted" // the server died under the call with this key
 	UpgradeRequired  Code = "upgrade_required"
 	RateLimited      Code = "rate_limited"
 	Quota            Code = "quota" // as many sandboxes as are allowed are there

@@ -28,6 +28,7 @@ const (
 	MediaType        = wire.MediaType
 	WrongHost        = wire.WrongHost
 	KeyReused        = wire.KeyReused
+	Interrupted      = wire.Interrupted // the server died under the call with this key
 	UpgradeRequired  = wire.UpgradeRequired
 	RateLimited      = wire.RateLimited
 	Quota            = wire.Quota // as many sandboxes as are allowed are there

@@ -121,6 +121,13 @@ class KeyReusedError(APIError):
     code = "key_reused"
 
 
+class InterruptedCallError(APIError):
+    """The server died under the call with this idempotency key: it was done in
+    whole, in part or not at all."""
+
+    code = "interrupted"
+
+
 class UpgradeRequiredError(APIError):
     code = "upgrade_required"
 
