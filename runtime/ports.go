@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -105,8 +107,24 @@ func (e *Local) addFreePort(ctx context.Context, r *record, p *Port) error {
 	}
 }
 
-// freeHostPort lets the host choose.
+// firstFreePort is where forwarded ports that nobody chose begin.
+const firstFreePort = 20000
+
+// freeHostPort chooses a port below those that the host gives to whoever asks for
+// any: nobody is bound to a forwarded port, so the host would give it away, and
+// its new owner's connections would end up in the guest. Where there is none, the
+// host chooses.
 func freeHostPort(p Port) (uint16, error) {
+	if end := localPorts(); end > firstFreePort {
+		for range freePortTries {
+			p.Host = uint16(firstFreePort + rand.IntN(end-firstFreePort))
+			if c, err := bindHost(p); err == nil {
+				c.Close()
+				return p.Host, nil
+			}
+		}
+	}
+	p.Host = 0
 	c, err := bindHost(p)
 	if err != nil {
 		return 0, err
@@ -118,6 +136,20 @@ func freeHostPort(p Port) (uint16, error) {
 	}
 	n, err := net.LookupPort("", port)
 	return uint16(n), err
+}
+
+// localPorts is the first port that the host gives to whoever asks for any; 0: it
+// is not known.
+func localPorts() int {
+	data, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if err != nil {
+		return 0
+	}
+	var first, last int
+	if _, err := fmt.Sscan(string(data), &first, &last); err != nil {
+		return 0
+	}
+	return first
 }
 
 // bound is a port of the host that this process has.

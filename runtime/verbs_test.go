@@ -622,6 +622,22 @@ func TestRequestsHaveBounds(t *testing.T) {
 	}
 }
 
+// A forwarded port that nobody chose is none that the host gives to somebody else.
+func TestFreePortsAreNotTheHosts(t *testing.T) {
+	first := localPorts()
+	if first <= firstFreePort {
+		t.Skipf("this host gives ports from %d on", first)
+	}
+	for _, protocol := range []string{"tcp", "udp"} {
+		for range 20 {
+			got, err := freeHostPort(Port{HostIP: "127.0.0.1", Protocol: protocol})
+			if err != nil || got < firstFreePort || int(got) >= first {
+				t.Errorf("got %s port %d, %v, want one from %d to %d", protocol, got, err, firstFreePort, first)
+			}
+		}
+	}
+}
+
 // What cannot be imported is the caller's mistake, not the host's.
 func TestImportOfNoArchive(t *testing.T) {
 	h := newHost(t)
