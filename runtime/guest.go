@@ -23,8 +23,9 @@ type guest struct {
 	record *record
 }
 
-// answerTimeout bounds the wait for a running guest to accept a connection.
-const answerTimeout = 10 * time.Second
+// answerTimeout bounds the wait for a running guest to accept a connection: ten
+// seconds, and more on hosts that are said to be slow.
+func (e *Local) answerTimeout() time.Duration { return max(10*time.Second, e.opts.BootTimeout/12) }
 
 // guest returns a client of a running sandbox. It takes no lock: talking to a
 // guest never waits for other commands.

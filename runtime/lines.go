@@ -70,7 +70,7 @@ func (ls *lines) take(h vmm.Handle, dial func() (*agent.Client, error)) (*line, 
 
 // line returns the line to the machine a record has; the caller closes it.
 func (e *Local) line(r *record) (*line, error) {
-	return e.lines.take(*r.Handle, func() (*agent.Client, error) { return e.dialWithin(r.ID, answerTimeout) })
+	return e.lines.take(*r.Handle, func() (*agent.Client, error) { return e.dialWithin(r.ID, e.answerTimeout()) })
 }
 
 // attend ends the line after its machine.

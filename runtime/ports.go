@@ -248,7 +248,7 @@ func (e *Local) DialPort(ctx context.Context, name string, port uint16) (io.Read
 	if err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
-	dial, cancel := context.WithTimeout(ctx, answerTimeout)
+	dial, cancel := context.WithTimeout(ctx, e.answerTimeout())
 	defer cancel()
 	conn, err := p.Dial(dial, g.record.ID, "tcp4", net.JoinHostPort(proto.GuestAddr, fmt.Sprint(port)))
 	switch {
