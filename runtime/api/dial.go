@@ -23,9 +23,7 @@ var endMessage = []byte(`{"type":"end"}`)
 
 // DialPort is GET /v1/sandboxes/{name}/dial/{port}, a WebSocket.
 func (s *Server) DialPort(w http.ResponseWriter, r *http.Request, name SandboxName, port int) {
-	if r.Header.Get("Upgrade") == "" {
-		w.Header().Set("Upgrade", "websocket")
-		s.fail(w, r, refusal(errUpgradeRequired, "this route is a WebSocket", "HTTP passes at /v1/sandboxes/NAME/proxy/PORT/"))
+	if !s.isWebSocket(w, r, "HTTP passes at /v1/sandboxes/NAME/proxy/PORT/") {
 		return
 	}
 	if port < 1 || port > 65535 {
@@ -38,15 +36,11 @@ func (s *Server) DialPort(w http.ResponseWriter, r *http.Request, name SandboxNa
 		return
 	}
 	defer there.Close()
-	here, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{dialProtocol}})
-	if err != nil {
-		callOf(r).err = err
-		return // it has answered
+	here, end := s.accept(w, r, dialProtocol, "dial")
+	if here == nil {
+		return
 	}
-	defer here.CloseNow()
-	here.SetReadLimit(execMessage)
-	s.metrics.streams.WithLabelValues("dial").Inc()
-	defer s.metrics.streams.WithLabelValues("dial").Dec()
+	defer end()
 	if err := join(context.WithoutCancel(r.Context()), here, there); err != nil {
 		callOf(r).err = err
 		return

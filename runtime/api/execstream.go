@@ -55,9 +55,7 @@ type execMessageOut struct {
 
 // ExecStream is GET /v1/sandboxes/{name}/exec, a WebSocket.
 func (s *Server) ExecStream(w http.ResponseWriter, r *http.Request, name SandboxName) {
-	if r.Header.Get("Upgrade") == "" {
-		w.Header().Set("Upgrade", "websocket")
-		s.fail(w, r, refusal(errUpgradeRequired, "this route is a WebSocket", "POST to it runs a command and answers with JSON"))
+	if !s.isWebSocket(w, r, "POST to it runs a command and answers with JSON") {
 		return
 	}
 	engine := s.as(r)
@@ -68,15 +66,11 @@ func (s *Server) ExecStream(w http.ResponseWriter, r *http.Request, name Sandbox
 			return
 		}
 	}
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{ExecProtocol}})
-	if err != nil {
-		callOf(r).err = err
-		return // it has answered
+	conn, end := s.accept(w, r, ExecProtocol, "exec")
+	if conn == nil {
+		return
 	}
-	defer conn.CloseNow()
-	conn.SetReadLimit(execMessage)
-	s.metrics.streams.WithLabelValues("exec").Inc()
-	defer s.metrics.streams.WithLabelValues("exec").Dec()
+	defer end()
 
 	// The connection's own context: that of the request ends with the upgrade's.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(r.Context()))
@@ -89,6 +83,34 @@ func (s *Server) ExecStream(w http.ResponseWriter, r *http.Request, name Sandbox
 		return
 	}
 	callOf(r).err = x.run(cancel, engine, name, start)
+}
+
+// isWebSocket refuses a request that does not ask for one; elsewhere says where
+// such a one is served.
+func (s *Server) isWebSocket(w http.ResponseWriter, r *http.Request, elsewhere string) bool {
+	if r.Header.Get("Upgrade") != "" {
+		return true
+	}
+	w.Header().Set("Upgrade", "websocket")
+	s.fail(w, r, refusal(errUpgradeRequired, "this route is a WebSocket", elsewhere))
+	return false
+}
+
+// accept makes a WebSocket of a request and counts it as a stream of its kind
+// until end is called. Where it cannot it has answered, and conn is nil.
+func (s *Server) accept(w http.ResponseWriter, r *http.Request, protocol, kind string) (conn *websocket.Conn, end func()) {
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{protocol}})
+	if err != nil {
+		callOf(r).err = err
+		return nil, nil
+	}
+	conn.SetReadLimit(execMessage)
+	open := s.metrics.streams.WithLabelValues(kind)
+	open.Inc()
+	return conn, func() {
+		open.Dec()
+		conn.CloseNow()
+	}
 }
 
 func bodyOf(err error) *ErrorBody {

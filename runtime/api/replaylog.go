@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -119,22 +120,17 @@ func readNotes(path string) ([]*replay, error) {
 		last[n.Key] = n
 	}
 	var list []*replay
-	seen := map[string]bool{}
-	for i := len(order) - 1; i >= 0; i-- {
-		key := order[i]
-		if seen[key] {
+	for _, key := range slices.Backward(order) {
+		n, fresh := last[key]
+		delete(last, key)
+		if !fresh || n.Free {
 			continue
 		}
-		seen[key] = true
-		if n := last[key]; !n.Free {
-			if e := n.replay(); e != nil {
-				list = append(list, e)
-			}
+		if e := n.replay(); e != nil {
+			list = append(list, e)
 		}
 	}
-	for i, j := 0, len(list)-1; i < j; i, j = i+1, j-1 {
-		list[i], list[j] = list[j], list[i]
-	}
+	slices.Reverse(list)
 	return list, nil
 }
 
