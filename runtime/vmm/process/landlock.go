@@ -44,7 +44,7 @@ const (
 	dirRights = unix.LANDLOCK_ACCESS_FS_READ_DIR
 )
 
-// restrict leaves the calling thread, and what it starts, no files but these, no
+// restrict, on a thread without new privileges to gain, leaves the calling thread, and what it starts, no files but these, no
 // TCP or UDP of its own, no signals to others, and none of their abstract
 // sockets: as much of it as the kernel offers, which may be nothing. It is for
 // good.
@@ -61,9 +61,6 @@ func (f Files) restrict() error {
 		return nil // not offered
 	}
 	defer unix.Close(ruleset)
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("deny new privileges: %w", err)
-	}
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(ruleset), uintptr(flags), 0); errno != 0 {
 		return fmt.Errorf("apply Landlock rules: %w", errno)
 	}

@@ -77,6 +77,10 @@ func (j *Jail) start(cmd *exec.Cmd) error {
 			return err
 		}
 	}
+	// What both ask for who are not root, and a jail in itself.
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("deny new privileges: %w", err)
+	}
 	if err := j.Files.restrict(); err != nil {
 		return err
 	}
