@@ -260,29 +260,32 @@ func (a *arranger) unknownFlag(shown string) {
 			}
 		}
 	}
-	advice := elsewhere[strings.Join(append(names(a.path), shown), " ")]
+	advice := ""
+	if slices.Equal(names(a.path), []string{"run"}) {
+		advice = elsewhere(shown)
+	}
 	if advice == "" {
 		advice = didYouMean(shown, known)
 	}
 	a.wrong.add("%s has no flag %s%s", of, shown, advice)
 }
 
-// elsewhere answers flags that people know from container tools.
-var elsewhere = func() map[string]string {
-	m := map[string]string{}
-	for flags, advice := range map[string]string{
-		"-d --detach":               ": it returns once the machine is ready, which runs on",
-		"-i -t --interactive --tty": ": enter the machine with sietch exec -it NAME -- sh",
-		"--rm":                      ": remove the machine with sietch rm, or give it a life with --ttl",
-		"-v --volume --mount":       ": copy files with sietch cp, in both directions",
-		"--entrypoint":              ": name the command behind --",
-	} {
-		for _, flag := range strings.Fields(flags) {
-			m["run "+flag] = advice
-		}
+// elsewhere answers flags of run that people know from container tools.
+func elsewhere(flag string) string {
+	switch flag {
+	case "-d", "--detach":
+		return ": it returns once the machine is ready, which runs on"
+	case "-i", "-t", "--interactive", "--tty":
+		return ": enter the machine with sietch exec -it NAME -- sh"
+	case "--rm":
+		return ": remove the machine with sietch rm, or give it a life with --ttl"
+	case "-v", "--volume", "--mount":
+		return ": copy files with sietch cp, in both directions"
+	case "--entrypoint":
+		return ": name the command behind --"
 	}
-	return m
-}()
+	return ""
+}
 
 // checkArgs holds the arguments against what the command says it takes.
 func (a *arranger) checkArgs() {
