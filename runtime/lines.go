@@ -80,7 +80,7 @@ func (l *line) attend() {
 	case <-l.closed:
 		return
 	}
-	l.owner.forget(l)
+	l.owner.forget(l, false)
 	select {
 	case <-time.After(lastWords):
 		l.Client.Close()
@@ -96,17 +96,7 @@ func (l *line) Close() error {
 	last := l.users == 0
 	if last && ls.m[l.handle] == l {
 		last = false
-		l.expiry = time.AfterFunc(lineIdle, func() {
-			ls.mu.Lock()
-			idle := l.users == 0 && ls.m[l.handle] == l
-			if idle {
-				delete(ls.m, l.handle)
-			}
-			ls.mu.Unlock()
-			if idle {
-				l.end()
-			}
-		})
+		l.expiry = time.AfterFunc(lineIdle, func() { ls.forget(l, true) })
 	}
 	ls.mu.Unlock()
 	if last {
@@ -121,15 +111,16 @@ func (l *line) end() error {
 	return errors.Join(l.Client.Close(), l.machine.Release())
 }
 
-// forget takes a line out of use; its last user ends it, or forget does.
-func (ls *lines) forget(l *line) error {
+// forget takes a line out of use, or only one without users; its last user ends
+// it, or forget does.
+func (ls *lines) forget(l *line, unused bool) error {
 	ls.mu.Lock()
-	if ls.m[l.handle] != l {
+	idle := l.users == 0
+	if ls.m[l.handle] != l || unused && !idle {
 		ls.mu.Unlock()
 		return nil
 	}
 	delete(ls.m, l.handle)
-	idle := l.users == 0
 	if idle {
 		l.expiry.Stop()
 	}
@@ -160,7 +151,7 @@ func (ls *lines) close() error {
 	ls.mu.Unlock()
 	var errs []error
 	for _, l := range all {
-		errs = append(errs, ls.forget(l))
+		errs = append(errs, ls.forget(l, false))
 	}
 	return errors.Join(errs...)
 }

@@ -66,19 +66,29 @@ func (e *Local) completed(ctx context.Context, r *record) *record {
 	if r.Swap == nil {
 		return r
 	}
-	lock, err := tryLock(filepath.Join(e.sandbox(r.ID), "lock"), unix.LOCK_EX)
+	fresh, err := e.mendUnheld(ctx, r.ID)
 	if err != nil {
-		return r // its command is alive
-	}
-	defer lock.unlock()
-	fresh, err := e.load(r.ID)
-	if err != nil {
-		return r
-	}
-	if err := e.mend(ctx, fresh); err != nil {
 		e.log.Warn("complete a checkout that was cut off", "sandbox", r.Name, "err", err)
 	}
+	if fresh == nil {
+		return r
+	}
 	return fresh
+}
+
+// mendUnheld mends a sandbox and returns its record. Nil: a command that is alive
+// holds it, or there is none that can be read, which is for its owner to look at.
+func (e *Local) mendUnheld(ctx context.Context, id string) (*record, error) {
+	lock, err := tryLock(filepath.Join(e.sandbox(id), "lock"), unix.LOCK_EX)
+	if err != nil {
+		return nil, nil
+	}
+	defer lock.unlock()
+	r, err := e.load(id)
+	if err != nil {
+		return nil, nil
+	}
+	return r, e.mend(ctx, r)
 }
 
 // releasePaused lets a guest go on that a killed commit left paused.
@@ -170,27 +180,11 @@ func (e *Local) Recover(ctx context.Context) (removed int, err error) {
 	all, rerr := e.records()
 	errs := []error{err, rerr}
 	for _, r := range all {
-		if err := e.recoverOne(ctx, r.ID); err != nil {
+		if _, err := e.mendUnheld(ctx, r.ID); err != nil && !errors.Is(err, errMendedAway) {
 			errs = append(errs, fmt.Errorf("put %s right: %w", r.Name, err))
 		}
 	}
 	return removed, errors.Join(errs...)
-}
-
-func (e *Local) recoverOne(ctx context.Context, id string) error {
-	lock, err := tryLock(filepath.Join(e.sandbox(id), "lock"), unix.LOCK_EX)
-	if err != nil {
-		return nil // its command is alive
-	}
-	defer lock.unlock()
-	r, err := e.load(id)
-	if err != nil {
-		return nil // gone, or damaged: for its owner to look at
-	}
-	if err := e.mend(ctx, r); !errors.Is(err, errMendedAway) {
-		return err
-	}
-	return nil
 }
 
 // abandoned says whether a sandbox was left half-made by a command that was
