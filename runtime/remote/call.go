@@ -110,13 +110,17 @@ func drain(resp *http.Response, w io.Writer) (int64, error) {
 	return n, err
 }
 
-// ours is a writer whose errors are told from those of the connection.
+// ours is a writer whose errors are told from those of the connection; without w
+// it discards.
 type ours struct {
 	w   io.Writer
 	err error
 }
 
 func (o *ours) Write(p []byte) (int, error) {
+	if o.w == nil {
+		return len(p), nil
+	}
 	n, err := o.w.Write(p)
 	if err != nil {
 		o.err = err

@@ -42,7 +42,6 @@ func (e *Engine) Exec(ctx context.Context, r runtime.ExecRequest, stdio runtime.
 	}
 	st, err := output(x, r.Name, stdio)
 	close(ended)
-	x.Close()
 	wg.Wait()
 	if err != nil {
 		return runtime.ExitStatus{}, e.execFailed(ctx, err)
@@ -58,24 +57,16 @@ func (e *Engine) execFailed(ctx context.Context, err error) error {
 	return e.failed(ctx, err)
 }
 
-// output copies what the command writes until it ends.
-func output(x *wire.Exec, name string, stdio runtime.ExecIO) (*wire.ExitStatus, error) {
-	for {
-		isErr, data, exit, err := x.Next()
-		if err != nil || exit != nil {
-			return exit, err
-		}
-		w := stdio.Stdout
-		if isErr {
-			w = stdio.Stderr
-		}
-		if w == nil {
-			continue
-		}
-		if _, err := w.Write(data); err != nil {
-			return nil, callers{fmt.Errorf("exec in %s: %w", name, err)}
+// output copies what the command writes until it ends, and closes it.
+func output(x *wire.Exec, name string, stdio runtime.ExecIO) (wire.ExitStatus, error) {
+	out, errOut := &ours{w: stdio.Stdout}, &ours{w: stdio.Stderr}
+	st, err := x.Copy(out, errOut)
+	for _, o := range []*ours{out, errOut} {
+		if o.err != nil {
+			return st, callers{fmt.Errorf("exec in %s: %w", name, o.err)}
 		}
 	}
+	return st, err
 }
 
 // feed sends input. What cannot be sent is of no use to a command that has ended,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -108,7 +109,7 @@ func newEngine(dir string, first net.Conn) *Engine {
 	e.api = &client.Client{Server: base + "/", Client: e.http, RequestEditors: []client.RequestEditorFn{
 		func(_ context.Context, r *http.Request) error {
 			wire.Tidy(r)
-			r.Header.Set("Sietch-Caller", "shell")
+			maps.Copy(r.Header, header)
 			return nil
 		},
 	}}
