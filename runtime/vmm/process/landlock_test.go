@@ -1,7 +1,6 @@
 package process
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"net"
@@ -118,6 +117,32 @@ func init() {
 	}
 }
 
+// said runs a command to its end, which is a good one, and gives what it wrote to
+// its log.
+func said(t *testing.T, c Command) string {
+	t.Helper()
+	out, err := os.Create(c.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	c.Stdout, c.Stderr = out, out
+	p, err := c.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Kill()
+	wait(t, p)
+	if p.Err() != nil {
+		t.Fatal(p.Err())
+	}
+	text, err := os.ReadFile(c.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // TestLandlock starts a process that tries what its Files allow and what they do
 // not, and the same without a jail, which may do everything.
 func TestLandlock(t *testing.T) {
@@ -162,14 +187,7 @@ func TestLandlock(t *testing.T) {
 		}
 		defer abstract.Close()
 
-		log := filepath.Join(dir, "make", "log")
-		out, err := os.Create(log)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer out.Close()
-		c := Command{Cmd: exec.Command(filepath.Join(dir, "run/program"), "attempt", dir), RunDir: dir, Log: log}
-		c.Stdout, c.Stderr = out, out
+		c := Command{Cmd: exec.Command(filepath.Join(dir, "run/program"), "attempt", dir), RunDir: dir, Log: filepath.Join(dir, "make", "log")}
 		if jailed {
 			c.Jail = &Jail{Files: Files{
 				Read:    []string{filepath.Join(dir, "read"), filepath.Join(dir, "is not there")},
@@ -179,23 +197,9 @@ func TestLandlock(t *testing.T) {
 				Control: []string{"/dev/random"},
 			}}
 		}
-		p, err := c.Start()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Kill()
-		wait(t, p)
-		if p.Err() != nil {
-			t.Fatal(p.Err())
-		}
-		f, err := os.Open(log)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
 		results := map[string]string{}
-		for lines := bufio.NewScanner(f); lines.Scan(); {
-			result, what, _ := strings.Cut(lines.Text(), " ")
+		for line := range strings.Lines(said(t, c)) {
+			result, what, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 			results[what] = result
 		}
 		for _, a := range attempts {

@@ -128,33 +128,13 @@ func TestDeniedCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	log := filepath.Join(dir, "log")
-	out, err := os.Create(log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer out.Close()
-	c := Command{Cmd: exec.Command(self, "call"), RunDir: dir, Log: log, Jail: &Jail{
-		Files: Files{Run: []string{"/"}, Write: []string{"/dev/null"}}, Deny: []string{"chroot"}}}
-	c.Stdout, c.Stderr = out, out
-	p, err := c.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Kill()
-	wait(t, p)
-	if p.Err() != nil {
-		t.Fatal(p.Err())
-	}
-	got, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := said(t, Command{Cmd: exec.Command(self, "call"), RunDir: dir, Log: filepath.Join(dir, "log"), Jail: &Jail{
+		Files: Files{Run: []string{"/"}, Write: []string{"/dev/null"}}, Deny: []string{"chroot"}}})
 	want := "chroot denied\ngetpid done\n"
 	for _, name := range denied {
 		want += name + " denied\n"
 	}
-	if string(got) != want {
+	if got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
 	// Nothing of it stays here.
