@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -35,14 +34,7 @@ func TestFuzzedAPI(t *testing.T) {
 	testlane.Need(t, testlane.Python)
 	needMachines(t)
 	dir := t.TempDir()
-	python := filepath.Join(dir, "venv/bin/python")
-	if out, err := exec.Command("python3", "-m", "venv", filepath.Join(dir, "venv")).CombinedOutput(); err != nil {
-		t.Fatalf("make environment: %v\n%s", err, out)
-	}
-	install := append([]string{"-m", "pip", "install", "-q", "--disable-pip-version-check", "--retries", "2"}, schemathesis...)
-	if out, err := exec.Command(python, install...).CombinedOutput(); err != nil {
-		testlane.Miss(t, testlane.PyPI, errors.New(strings.TrimSpace(string(out))))
-	}
+	python := filepath.Join(pythonWith(t, filepath.Join(dir, "venv"), testlane.PyPI, schemathesis...), "python")
 
 	r := private(t, filepath.Join(area, "fuzz"))
 	t.Cleanup(func() {
@@ -147,6 +139,23 @@ func (s *server) judgeFuzz(t *testing.T) {
 	if len(never) > len(all)/3 {
 		t.Errorf("%d routes were never successful: does fuzzhooks.py still know what there is?", len(never))
 	}
+}
+
+// pythonWith is the directory of the commands of a Python environment, made in
+// dir, with packages from the index. Where they cannot be had, lane is missing.
+func pythonWith(t *testing.T, dir, lane string, packages ...string) string {
+	t.Helper()
+	testlane.Need(t, testlane.Python)
+	ctx, cancel := context.WithTimeout(t.Context(), within(10*time.Minute))
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, "python3", "-m", "venv", dir).CombinedOutput(); err != nil {
+		t.Fatalf("make environment: %v\n%s", err, out)
+	}
+	install := append([]string{"-m", "pip", "install", "-q", "--disable-pip-version-check", "--retries", "2"}, packages...)
+	if out, err := exec.CommandContext(ctx, filepath.Join(dir, "bin/python"), install...).CombinedOutput(); err != nil {
+		testlane.Miss(t, lane, fmt.Errorf("install %s: %w: %s", strings.Join(packages, ", "), err, bytes.TrimSpace(out)))
+	}
+	return filepath.Join(dir, "bin")
 }
 
 func setting(name, def string) string {

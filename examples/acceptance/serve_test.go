@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sietch-dev/sietch/runtime/testlane"
 )
 
 // server is a `sietch serve` of a data directory.
@@ -146,20 +148,10 @@ func TestDocumentedAPI(t *testing.T) {
 // TestArrakisClients lets the published SDK do what its users rely on.
 func TestArrakisClients(t *testing.T) {
 	r := shared(t)
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip("no python3")
-	}
 	var s *server
 	for _, version := range []string{"2.0.0", "1.2.2"} {
 		t.Run(version, func(t *testing.T) {
-			venv := t.TempDir()
-			if out, err := exec.Command(python, "-m", "venv", venv).CombinedOutput(); err != nil {
-				t.Skipf("no virtual environment can be made: %v\n%s", err, out)
-			}
-			if out, err := exec.Command(venv+"/bin/pip", "install", "-q", "--disable-pip-version-check", "py-arrakis=="+version).CombinedOutput(); err != nil {
-				t.Skipf("the package index cannot be reached: %v\n%s", err, out)
-			}
+			bin := pythonWith(t, t.TempDir(), testlane.PyPI, "py-arrakis=="+version)
 			if s == nil {
 				s = r.serve(t, "--default-image", "small")
 			}
@@ -170,7 +162,7 @@ func TestArrakisClients(t *testing.T) {
 			})
 			ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 			defer cancel()
-			out, err := exec.CommandContext(ctx, venv+"/bin/python", "testdata/arrakis.py", s.url, prefix).CombinedOutput()
+			out, err := exec.CommandContext(ctx, filepath.Join(bin, "python"), "testdata/arrakis.py", s.url, prefix).CombinedOutput()
 			if err != nil || !strings.Contains(string(out), "fine") {
 				t.Errorf("%v:\n%s\nserver:\n%s", err, out, s.log)
 			}
