@@ -38,13 +38,23 @@ func freeBytes(dir string) (int64, error) {
 		if err != nil {
 			return 0, fmt.Errorf("stat file system of %s: %w", dir, err)
 		}
-		// Root may take what is kept for it, and its writes through a map do.
 		free := st.Bavail
 		if os.Geteuid() == 0 {
-			free = st.Bfree
+			free = max(free, freeToRoot(st))
 		}
 		return int64(min(free, 1<<62/uint64(st.Bsize))) * st.Bsize, nil
 	}
+}
+
+// freeToRoot is how many blocks root may take: those kept for it, too, which its
+// writes through a map do. Of ext4 not all: a fiftieth of it, 4096 blocks at
+// most, is for its own metadata, and free to statfs's mind
+// (ext4_calculate_resv_clusters of Linux).
+func freeToRoot(st unix.Statfs_t) uint64 {
+	if st.Type != unix.EXT4_SUPER_MAGIC {
+		return st.Bfree
+	}
+	return st.Bfree - min(st.Bfree, st.Blocks/50, 4096)
 }
 
 // needSpace refuses a write of n bytes that could fill the disk. What is asked

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -81,7 +82,12 @@ func (s *Store) Update(ctx context.Context, tx Update) error {
 	if err := tx.validate(false); err != nil {
 		return err
 	}
-	if err := s.needSpace(64 << 10); err != nil {
+	if tx.forgets() {
+		err = useReserve(s.dir) // it makes room in the end
+	} else {
+		err = s.needSpace(64 << 10)
+	}
+	if err != nil {
 		return err
 	}
 	s.update.Lock()
@@ -93,6 +99,11 @@ func (s *Store) Update(ctx context.Context, tx Update) error {
 		return fmt.Errorf("update refs: %w", err)
 	}
 	return nil
+}
+
+// forgets says whether tx does nothing but remove HEADs.
+func (tx Update) forgets() bool {
+	return len(tx.Refs) == 0 && !slices.ContainsFunc(tx.Heads, func(u HeadUpdate) bool { return !u.Delete })
 }
 
 // validate reports everything that is wrong with tx in itself. self says

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/branches"
 	"github.com/sietch-dev/sietch/guestinit/proto"
@@ -66,6 +67,13 @@ const (
 
 // record makes a commit of a locked sandbox and keeps its dump hot.
 func (e *Local) record(ctx context.Context, r *record, q CommitRequest, move headMove) (_ *branches.Commit, pause time.Duration, err error) {
+	defer func() {
+		// What did not fit is gone by now. A guest that wrote at the wrong moment
+		// must not pay for the attempt.
+		if errors.Is(err, unix.ENOSPC) && r.Handle != nil && r.Want == wantRunning && e.stalled(ctx, r) {
+			e.goOnLocked(ctx, r)
+		}
+	}()
 	s, err := e.instant(ctx, r, q.DiskOnly)
 	if err != nil {
 		return nil, 0, err

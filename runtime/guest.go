@@ -106,11 +106,15 @@ func (e *Local) Exec(ctx context.Context, q ExecRequest, stdio ExecIO) (ExitStat
 		defer cancel()
 		go forwardSizes(ctx, stdio.Resize, sizes)
 	}
-	st, err := c.Exec(ctx, proto.ExecRequest{
+	command := proto.ExecRequest{
 		Args: q.Args, Env: q.Env, WorkingDir: q.WorkingDir, User: q.User,
 		Stdin: q.Stdin, TTY: q.TTY, Rows: q.Rows, Cols: q.Cols,
 		TimeoutMS: q.Timeout.Milliseconds(), Detach: q.Detach,
-	}, sio)
+	}
+	st, err := c.Exec(ctx, command, sio)
+	if c.goesOn(ctx, err) {
+		st, err = c.Exec(ctx, command, sio) // the guest has heard nothing of it yet
+	}
 	if err != nil && detached.Load() {
 		return ExitStatus{}, nil
 	}
@@ -144,10 +148,19 @@ func (g *guest) failed(ctx context.Context, what string, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	if g.goesOn(ctx, err) {
+		return busy("try again", "%s: sandbox %s stood still, most likely because the host's disk was full; it goes on now", what, g.record.Name)
+	}
 	if errors.Is(err, agent.ErrUnreachable) && g.engine.stalled(ctx, g.record) {
-		return wrongState("free some space, then: sietch resume "+g.record.Name, "%s: sandbox %s stands still: its VMM stopped it, most likely because the host's disk was full", what, g.record.Name)
+		return wrongState("free some with: sietch gc, or sietch rm", "%s: sandbox %s stands still: %s", what, g.record.Name, stalledReason)
 	}
 	return guestError(g.record.Name, what, err)
+}
+
+// goesOn says whether a call found a guest that stood still on a full disk and
+// runs again now, because there is room.
+func (g *guest) goesOn(ctx context.Context, err error) bool {
+	return errors.Is(err, agent.ErrUnreachable) && ctx.Err() == nil && g.engine.stalled(ctx, g.record) && g.engine.goOn(ctx, g.record)
 }
 
 // guestError gives errors of the agent their kind.

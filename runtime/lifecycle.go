@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
@@ -127,11 +128,19 @@ func (e *Local) destroy(ctx context.Context, r *record) error {
 	if err := e.tearDown(ctx, r); err != nil {
 		return err
 	}
-	if err := e.withStore(ctx, func(s *branches.Store) error { return forgetHead(ctx, s, r.ID) }); err != nil {
+	// The layer first: on a full disk the store has no room to forget in without.
+	if err := os.Remove(e.layer(r.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return hostError(err)
+	}
+	err := e.withStore(ctx, func(s *branches.Store) error { return forgetHead(ctx, s, r.ID) })
+	switch {
+	case errors.Is(err, branches.ErrNoSpace):
+		e.log.Warn("the HEAD of a removed sandbox is left to gc", "sandbox", r.Name, "err", err)
+	case err != nil:
 		return err
 	}
 	// The record goes first: a directory without one is a leftover.
-	err := errors.Join(os.Remove(e.recordPath(r.ID)), os.RemoveAll(e.sandbox(r.ID)))
+	err = errors.Join(os.Remove(e.recordPath(r.ID)), os.RemoveAll(e.sandbox(r.ID)))
 	if err == nil && !halfMade {
 		e.emit(Event{Type: "sandbox.remove", Sandbox: r.Name})
 	}

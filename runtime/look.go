@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/branches"
+	"github.com/sietch-dev/sietch/runtime/vmm"
 )
 
 // lookTimeout bounds what a look at a guest may take: ps must not hang because
@@ -98,7 +99,7 @@ func (e *Local) view(ctx context.Context, r *record) Sandbox {
 	}
 	if s.State == Running {
 		var answers bool
-		if s.Main, answers = e.mainOf(ctx, r); !answers && e.stalled(ctx, r) {
+		if s.Main, answers = e.mainOf(ctx, r); !answers && e.stalled(ctx, r) && !e.goOn(ctx, r) {
 			s.State, s.Reason = Paused, stalledReason
 		}
 	}
@@ -166,7 +167,7 @@ func (e *Local) mainOf(ctx context.Context, r *record) (m Main, answers bool) {
 }
 
 // stalledReason is why a VMM stops a guest that nobody asked it to stop.
-const stalledReason = "its VMM stopped it, most likely because the host's disk was full: free some space, then resume it"
+const stalledReason = "its VMM stopped it, most likely because the host's disk was full: it goes on by itself once some is free"
 
 // stalled asks the VMM of a guest that does not answer whether it stands still.
 func (e *Local) stalled(ctx context.Context, r *record) bool {
@@ -182,6 +183,33 @@ func (e *Local) stalled(ctx context.Context, r *record) bool {
 	}
 	paused, err := m.Paused(ctx)
 	return err == nil && paused
+}
+
+// roomToGoOn is what a disk must have free for a guest to go on that stopped for
+// want of it: less would stop it again at once.
+const roomToGoOn = 16 << 20
+
+// goOn lets a stalled guest run when its disk has room again. One that another
+// command holds is left to that.
+func (e *Local) goOn(ctx context.Context, r *record) bool {
+	lock, err := tryLock(filepath.Join(e.sandbox(r.ID), "lock"), unix.LOCK_EX)
+	if err != nil {
+		return false
+	}
+	defer lock.unlock()
+	now, err := e.load(r.ID)
+	return err == nil && now.Want == wantRunning && e.goOnLocked(ctx, now)
+}
+
+func (e *Local) goOnLocked(ctx context.Context, r *record) bool {
+	if free, err := freeBytes(e.sandbox(r.ID)); err != nil || free < roomToGoOn {
+		return false
+	}
+	err := e.onMachine(ctx, r, func(m vmm.Machine) error { return m.Resume(ctx) })
+	if err != nil {
+		e.log.Warn("resume a guest that a full disk stopped", "sandbox", r.Name, "err", err)
+	}
+	return err == nil
 }
 
 // commitView is a stored commit as the outside sees it.

@@ -164,10 +164,54 @@ func (l layout) save(r *record) error {
 	if err != nil {
 		return fmt.Errorf("encode record of %s: %w", r.Name, err)
 	}
-	if err := renameio.WriteFile(l.recordPath(r.ID), append(data, '\n'), 0o600); err != nil {
+	data = append(data, '\n')
+	err = renameio.WriteFile(l.recordPath(r.ID), data, 0o600)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		err = l.saveInSpare(r.ID, data, err)
+	}
+	if err != nil {
 		return fmt.Errorf("write record of %s: %w", r.Name, err)
 	}
+	l.keepSpare(r.ID)
 	return nil
+}
+
+// A sandbox keeps a little space for its next record, so that it can be paused,
+// stopped and above all removed on a disk that is full.
+const spareBytes = 16 << 10
+
+func (l layout) spare(id string) string { return filepath.Join(l.sandbox(id), "spare") }
+
+// keepSpare sets the space aside. What cannot be had now may be later.
+func (l layout) keepSpare(id string) {
+	f, err := os.OpenFile(l.spare(id), os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if allocatedBytes(f.Name()) < spareBytes {
+		// Best effort: without it, the record is as safe.
+		_ = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, spareBytes)
+	}
+}
+
+// saveInSpare writes a record into the space set aside and puts it in place, for
+// when there was no other: full says so, and is returned where none was set
+// aside. The record before becomes the spare of the next one: space that is given
+// back on a full disk is not had again.
+func (l layout) saveInSpare(id string, data []byte, full error) error {
+	f, err := os.OpenFile(l.spare(id), os.O_WRONLY, 0o600)
+	if err != nil {
+		return full
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(data, 0); err != nil {
+		return errors.Join(full, err)
+	}
+	if err := errors.Join(f.Truncate(int64(len(data))), f.Sync()); err != nil {
+		return errors.Join(full, err)
+	}
+	return unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, l.recordPath(id), unix.RENAME_EXCHANGE)
 }
 
 func (l layout) load(id string) (*record, error) {

@@ -249,14 +249,18 @@ func TestNoSpace(t *testing.T) {
 	for _, leave := range []int64{0, 8 << 20, 40 << 20} {
 		fill(t, ballast, dir, leave)
 		r.fails(t, 1, []string{"space"}, "commit", "-m", "does not fit", name)
-		if got := r.inspect(t, name); got.State != "running" || got.Head.Commit != base.ID {
-			t.Errorf("with %d MiB left: after the failed commit %s is %s at %s, want running at %s", leave>>20, name, got.State, got.Head.Commit, base.ID)
+		// A guest that writes to a full disk stands still, until there is room.
+		if got := r.inspect(t, name); got.State != "running" && got.Reason == "" || got.Head.Commit != base.ID {
+			t.Errorf("with %d MiB left: after the failed commit %s is %s (%s) at %s, want running at %s", leave>>20, name, got.State, got.Reason, got.Head.Commit, base.ID)
+		}
+		if err := os.Remove(ballast); err != nil {
+			t.Fatal(err)
 		}
 		if got := r.probe(t, name, "sum"); got[0] != sum {
 			t.Errorf("with %d MiB left: buffer has checksum %s, want %s", leave>>20, got[0], sum)
 		}
-		if err := os.Remove(ballast); err != nil {
-			t.Fatal(err)
+		if got := r.inspect(t, name); got.State != "running" {
+			t.Errorf("with room again %s is %s (%s), want running", name, got.State, got.Reason)
 		}
 		r.ok(t, "fsck")
 	}
@@ -268,6 +272,18 @@ func TestNoSpace(t *testing.T) {
 	f := r.fork(t, 1, c.ID)[0]
 	if got := r.probe(t, f.Name, "sum"); got[0] != sum || got[1] != sum {
 		t.Errorf("the fork's buffer has checksums %v, want %s", got, sum)
+	}
+
+	// What is there can be held, stopped and removed without a byte free.
+	spare := r.fork(t, 1, c.ID)[0]
+	fill(t, ballast, dir, 0)
+	for range 3 {
+		r.ok(t, "pause", spare.Name)
+		r.ok(t, "resume", spare.Name)
+	}
+	r.ok(t, "rm", "-f", spare.Name)
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
 	}
 
 	// A fork and a run that do not fit leave nothing either.

@@ -19,16 +19,17 @@ import (
 // The JSON shapes of the command line, with the fields these tests judge.
 type (
 	sandboxInfo struct {
-		Name  string
-		ID    string
-		State string
-		Image string
-		Head  struct{ Branch, Commit string }
-		IP    string
-		PID   int
-		VMM   string
-		Dir   string
-		Ports []struct {
+		Name   string
+		ID     string
+		State  string
+		Reason string
+		Image  string
+		Head   struct{ Branch, Commit string }
+		IP     string
+		PID    int
+		VMM    string
+		Dir    string
+		Ports  []struct {
 			HostIP      string `json:"host_ip"`
 			Host, Guest int
 			Protocol    string
