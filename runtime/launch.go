@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sietch-dev/sietch/branches"
 	"github.com/sietch-dev/sietch/builder"
 	"github.com/sietch-dev/sietch/builder/guestboot"
@@ -139,7 +141,12 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 	defer c.Close()
 	ctx, cancel := context.WithTimeoutCause(ctx, e.opts.BootTimeout, errSilent)
 	defer cancel()
-	stop := cancelWhenGone(ctx, m, cancel)
+	if !from.commit.IsZero() {
+		if err := m.Resume(ctx); err != nil {
+			return e.silentGuest(ctx, r, m, err)
+		}
+	}
+	ctx, stop := whileItRuns(ctx, m)
 	defer stop()
 	if from.commit.IsZero() {
 		_, err = c.WaitReady(ctx, 0)
@@ -151,9 +158,7 @@ func (e *Local) start(ctx context.Context, r *record, from source) (err error) {
 		}
 	} else {
 		identity.Fork = true
-		if err = m.Resume(ctx); err == nil {
-			err = identify(ctx, c, identity)
-		}
+		err = identify(ctx, c, identity)
 	}
 	if err != nil {
 		return e.silentGuest(ctx, r, m, err)
@@ -183,22 +188,41 @@ func (e *Local) confine(r *record) (dirs func() ([]string, error)) {
 	}
 }
 
-// errSilent is why a context ends when a guest took too long.
-var errSilent = errors.New("the guest did not answer in time")
+// Why the wait for a guest ends.
+var (
+	errSilent = errors.New("the guest did not answer in time")
+	errStood  = fmt.Errorf("its VMM stopped it: %w", unix.ENOSPC)
+)
 
-// cancelWhenGone ends ctx as soon as the machine does, so that nobody waits for
-// a guest that is no more.
-func cancelWhenGone(ctx context.Context, m vmm.Machine, cancel context.CancelFunc) (stop func()) {
+// lookForStill is how often a machine that is awaited is asked whether it stands
+// still: rarely enough to cost nothing.
+const lookForStill = 2 * time.Second
+
+// whileItRuns is a context that ends as soon as the machine does or stands still,
+// so that nobody waits for a guest that cannot answer. Nobody but the VMM itself,
+// which could not write, stops a machine that is starting.
+func whileItRuns(ctx context.Context, m vmm.Machine) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		select {
-		case <-m.Done():
-			cancel()
-		case <-ctx.Done():
+		look := time.NewTicker(lookForStill)
+		defer look.Stop()
+		for {
+			select {
+			case <-m.Done():
+				cancel(vmm.ErrGone)
+			case <-look.C:
+				if paused, err := m.Paused(ctx); err == nil && paused {
+					cancel(errStood)
+				}
+				continue
+			case <-ctx.Done():
+			}
+			return
 		}
 	}()
-	return func() { cancel(); <-done }
+	return ctx, func() { cancel(context.Canceled); <-done }
 }
 
 // knownUser asks the guest for a user, by a command that cannot be run.
@@ -286,7 +310,9 @@ func (e *Local) silentGuest(ctx context.Context, r *record, m vmm.Machine, err e
 			err = nil
 		}
 	default:
-		if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
+		if cause := context.Cause(ctx); errors.Is(cause, errStood) {
+			return fmt.Errorf("start %s: %w", r.Name, hostError(cause))
+		} else if errors.Is(cause, errSilent) {
 			message += fmt.Sprintf(" within %s", e.opts.BootTimeout)
 			err = nil
 		} else if cause != nil {
