@@ -5,10 +5,12 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -21,6 +23,12 @@ type event struct {
 	Output     string
 	ImportPath string // of a build event
 }
+
+// A test is slow from slowSeconds on, and the slowest are named.
+const (
+	slowSeconds = 10
+	slowest     = 12
+)
 
 type key struct{ pkg, test string }
 
@@ -43,6 +51,7 @@ func report(r io.Reader, w io.Writer) (bool, error) {
 		passed, failed, skipped int
 		broken                  int // packages that failed outside any test
 		failedIn                = map[string]bool{}
+		slow                    []event
 	)
 	in := bufio.NewReader(r)
 	for {
@@ -63,6 +72,9 @@ func report(r io.Reader, w io.Writer) (bool, error) {
 						output[k] = append(output[k], e.Output)
 					}
 				case "pass", "skip", "fail":
+					if e.Elapsed >= slowSeconds && e.Test != "" && !strings.Contains(e.Test, "/") {
+						slow = append(slow, e)
+					}
 					switch {
 					case e.Test == "" && e.Action == "pass":
 						fmt.Fprintf(w, "ok    %s %.1fs\n", e.Package, e.Elapsed)
@@ -99,6 +111,10 @@ func report(r io.Reader, w io.Writer) (bool, error) {
 		if err != nil {
 			return false, fmt.Errorf("read test events: %w", err)
 		}
+	}
+	slices.SortStableFunc(slow, func(a, b event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
+	for _, e := range slow[:min(len(slow), slowest)] {
+		fmt.Fprintf(w, "slow  %s %s %.1fs\n", e.Package, e.Test, e.Elapsed)
 	}
 	failed += broken
 	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", passed, failed, skipped)

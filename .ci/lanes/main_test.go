@@ -48,6 +48,15 @@ func TestReport(t *testing.T) {
 `,
 			wanted: []string{"undefined: x", "0 passed, 1 failed, 0 skipped"},
 		},
+		{
+			name: "slow tests, the slowest first, without their parts",
+			in: `{"Action":"pass","Package":"p","Test":"TestA","Elapsed":11}
+{"Action":"pass","Package":"p","Test":"TestB/part","Elapsed":12.5}
+{"Action":"pass","Package":"p","Test":"TestB","Elapsed":12.5}
+`,
+			ok:     true,
+			wanted: []string{"slow  p TestB 12.5s\nslow  p TestA 11.0s\n3 passed"},
+		},
 		{name: "nothing ran", in: "", wanted: []string{"0 passed, 0 failed, 0 skipped"}},
 	}
 	for _, tt := range tests {
