@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"unsafe"
-
-	"lukechampine.com/blake3/guts"
 )
 
 const (
@@ -51,7 +49,7 @@ func hashNode(level int, kids *children) Hash {
 	if *kids == (children{}) {
 		return Hash{}
 	}
-	return sumLane((*lane)(unsafe.Pointer(kids)), fanout*HashBytes, &nodeKeys[level], guts.FlagKeyedHash)
+	return nodeDomains[level].sum(unsafe.Slice((*byte)(unsafe.Pointer(kids)), fanout*HashBytes))
 }
 
 // encodeNode returns the stored form of a node: whole, or as the difference to

@@ -108,8 +108,7 @@ type mapWriter struct {
 func (w *Writer) writeMap(ctx context.Context, parent, m Map, changed iter.Seq2[Page, error]) (Map, MapStats, error) {
 	mw := &mapWriter{w: w, m: m, zero: make([]byte, m.PageBytes), perBatch: max(1, batchBytes/m.PageBytes), old: newCursor(w, parent)}
 	mw.free.New = func() any {
-		// A little longer than needed: the last page is hashed where it lies.
-		return &pageBatch{data: make([]byte, 0, mw.perBatch*m.PageBytes+laneBytes)}
+		return &pageBatch{data: make([]byte, 0, mw.perBatch*m.PageBytes)}
 	}
 	var err error
 	mw.tree, err = newTreeBuilder(w, parent, m, func(n *node, record []byte) error {
