@@ -73,7 +73,7 @@ bench-kvm: deps build ## compare the VMMs under KVM; without one, in an emulated
 .PHONY: check
 check: build ## vet, staticcheck, format, import arrows, documents
 	$(GO) vet ./... $(CI_PACKAGES)
-	$(GO) tool staticcheck ./... $(CI_PACKAGES)
+	$(GO) tool -modfile=.ci/tools/go.mod staticcheck ./... $(CI_PACKAGES)
 	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
 		if [ -n "$$out" ]; then printf 'gofmt would change:\n%s\n' "$$out" >&2; exit 1; fi
 	$(GO) test -count=1 -run '^TestImportArrows' ./cmd/sietch
