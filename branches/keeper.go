@@ -52,13 +52,17 @@ type kept struct {
 
 const (
 	// guardPoll is how often it is looked whether somebody wants the store.
-	guardPoll = lockPoll
+	guardPoll = 5 * time.Millisecond
 	// guardChecks is at how many polls one the rest is looked at.
 	guardChecks = 20
+	// guardSettles is after how much rest an index that was written to is closed
+	// and opened anew, so that nobody who wants the store waits while its memtable
+	// is written out.
+	guardSettles = 250 * time.Millisecond
 	// giveWay is how long those who wait have to take a store that was closed for
 	// them, before a call of this process queues for it as well. They try every
 	// lockPoll, but a busy machine may not let them.
-	giveWay = 10 * lockPoll
+	giveWay = 50 * time.Millisecond
 )
 
 // NewKeeper opens nothing yet.
@@ -145,6 +149,10 @@ func (k *Keeper) open(ctx context.Context, deadline time.Time) (*kept, error) {
 	}
 	o := k.store
 	o.Wait = max(0, time.Until(deadline))
+	return k.openNew(ctx, o)
+}
+
+func (k *Keeper) openNew(ctx context.Context, o Options) (*kept, error) {
 	s, err := Open(ctx, o)
 	if err != nil {
 		return nil, err
@@ -205,8 +213,14 @@ func (k *Keeper) guard() {
 		default:
 			continue // in use
 		}
-		if p := k.kept; p != nil && (time.Since(p.since) >= k.idle || p.wanted() || n%guardChecks == 0 && !p.sound()) {
-			k.closeIdle(p)
+		if p := k.kept; p != nil {
+			rest := time.Since(p.since)
+			switch {
+			case rest >= k.idle, p.wanted(), n%guardChecks == 0 && !p.sound():
+				k.closeIdle(p)
+			case rest >= guardSettles && p.index.wrote.Load() && p.sound():
+				k.settle(p)
+			}
 		}
 		k.guarded = k.kept != nil
 		again := k.guarded
@@ -214,6 +228,27 @@ func (k *Keeper) guard() {
 		if !again {
 			return
 		}
+	}
+}
+
+// settle closes a sound store and opens it anew, unless somebody is faster.
+func (k *Keeper) settle(p *kept) {
+	k.closeIdle(p)
+	if k.gaveWay {
+		return
+	}
+	o := k.store
+	o.Wait = 0
+	next, err := k.openNew(context.Background(), o)
+	switch {
+	case errors.Is(err, ErrLocked):
+	case err != nil:
+		p.log.Debug("the store is not kept open", "store", p.dir, "error", err) // the next call says it
+	case next.sound():
+		next.since = p.since
+		k.kept = next
+	default:
+		k.closeIdle(next)
 	}
 }
 

@@ -30,6 +30,10 @@ func keeperOf(t *testing.T, o KeeperOptions) *Keeper {
 	if o.Store.Wait == 0 {
 		o.Store.Wait = time.Minute
 	}
+	s := openStore(t, Options{Dir: o.Store.Dir}) // so that what comes writes nothing by itself
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
 	k := NewKeeper(o)
 	t.Cleanup(func() {
 		if err := k.Close(); err != nil {
@@ -116,6 +120,28 @@ func TestKeeperKeepsTheStore(t *testing.T) {
 	within(t, "an idle store is closed", 20*time.Second, func() bool { return isClosed(s) && isFree(t, k) })
 	if use(t, k) == s {
 		t.Error("a closed store was handed out")
+	}
+}
+
+// What was written is put where it belongs while nobody waits for it.
+func TestKeeperSettles(t *testing.T) {
+	k := keeperOf(t, KeeperOptions{Idle: time.Hour})
+	written := use(t, k)
+	if err := k.Use(t.Context(), func(s *Store) error { return addBranch(t.Context(), s, "one") }); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the store is opened anew", 20*time.Second, func() bool { return isClosed(written) })
+	s := use(t, k)
+	if s == written {
+		t.Fatal("a closed store was handed out")
+	}
+	takeable(t, k, false)
+	time.Sleep(2 * guardSettles)
+	if use(t, k) != s {
+		t.Error("a store that was only read is opened anew")
+	}
+	if _, err := s.Ref(t.Context(), BranchRef("one")); err != nil {
+		t.Error(err)
 	}
 }
 

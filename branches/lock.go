@@ -19,7 +19,7 @@ const lockName = "lock"
 
 // lockPoll is how often a waiting process tries again. Most commands hold the
 // store for tens of milliseconds.
-const lockPoll = 5 * time.Millisecond
+const lockPoll = 2 * time.Millisecond
 
 // lockDir takes the store's lock, waiting up to wait for another process, which
 // is told so: it may have the store open and nothing to do with it (keeper.go). The
