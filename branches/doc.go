@@ -28,7 +28,15 @@
 //
 // # Concurrency
 //
-// One process at a time. Within it every method of [Store] may be called from
+// One process at a time. A process that makes many calls has a [Keeper], which
+// leaves the store open between them and closes it as soon as somebody else wants
+// it: whoever waits for the lock has a read lock on the file "wanted" meanwhile,
+// and the keeper looks for one while it is idle, and after every call. Calls of one
+// keeper have the store one after another, as those of several processes do. What
+// is kept is always in the state of a store just opened: with a whole reserve, with
+// room to merge, with nothing in its memtable for longer than a moment.
+//
+// Within a process every method of [Store] may be called from
 // many goroutines; a [Writer] belongs to one goroutine, and several writers
 // work side by side. Refs change in one transaction at a time. gc runs beside
 // readers and writers: a writer is a lease on all it wrote or found stored, a

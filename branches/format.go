@@ -60,7 +60,7 @@ func unclaimed(dir string) error {
 	}
 	for _, e := range entries {
 		switch e.Name() {
-		case "lock", "index", "packs", reserveName:
+		case lockName, wantedName, "index", "packs", reserveName:
 		default:
 			if !strings.HasPrefix(e.Name(), ".format") { // renameio's temporary
 				return fmt.Errorf("open store: %s is not empty and has no format file (found %s)", dir, e.Name())

@@ -33,6 +33,8 @@ type index struct {
 	dir  string
 	opts indexOptions
 	gets atomic.Int64 // lookups so far, for tests that count reads
+	// wrote: there is something in the memtable, which closing writes out.
+	wrote atomic.Bool
 }
 
 // maxFreshTables is how many tables not merged with the others are put up with.
@@ -241,6 +243,7 @@ func (ix *index) atomically(step string, fn func(tx *change) error) error {
 	if err := ix.opts.faults.at(step); err != nil {
 		return fmt.Errorf("write index: %w", err)
 	}
+	ix.wrote.Store(true)
 	if err := txn.Commit(); err != nil {
 		return fmt.Errorf("write index: %w", err)
 	}
@@ -295,6 +298,7 @@ func (b *batch) flush() error {
 		b.wb.Cancel()
 		return fmt.Errorf("write index: %w", err)
 	}
+	b.ix.wrote.Store(true)
 	if err := b.wb.Flush(); err != nil {
 		return fmt.Errorf("write index: %w", err)
 	}

@@ -14,15 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// lockName is the file whose flock is the store's lock.
+const lockName = "lock"
+
 // lockPoll is how often a waiting process tries again. Most commands hold the
 // store for tens of milliseconds.
-const lockPoll = 5 * time.Millisecond
+const lockPoll = 2 * time.Millisecond
 
-// lockDir takes the store's lock, waiting up to wait for another process. The
+// lockDir takes the store's lock, waiting up to wait for another process, which
+// is told so: it may have the store open and nothing to do with it (keeper.go). The
 // kernel releases it when the process ends, however it ends. The returned file
 // is the lock: closing it lets go.
 func lockDir(ctx context.Context, dir string, wait time.Duration) (_ *os.File, err error) {
-	name := filepath.Join(dir, "lock")
+	name := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock store: %w", err)
@@ -33,6 +37,12 @@ func lockDir(ctx context.Context, dir string, wait time.Duration) (_ *os.File, e
 		}
 	}()
 	deadline := time.Now().Add(wait)
+	var wanted *os.File
+	defer func() {
+		if wanted != nil {
+			_ = wanted.Close()
+		}
+	}()
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
@@ -46,6 +56,9 @@ func lockDir(ctx context.Context, dir string, wait time.Duration) (_ *os.File, e
 		}
 		if !time.Now().Before(deadline) {
 			return nil, lockHolder(dir, f)
+		}
+		if wanted == nil {
+			wanted = announce(dir)
 		}
 		select {
 		case <-ctx.Done():

@@ -27,6 +27,10 @@ func TestMain(m *testing.M) {
 		holdStore(dir)
 		return
 	}
+	if dir := os.Getenv("BRANCHES_TEST_KEEPER"); dir != "" {
+		keepInHelper(dir)
+		return
+	}
 	os.Exit(m.Run())
 }
 

@@ -230,6 +230,18 @@ func (s *Store) release() error {
 	return errors.Join(errs...)
 }
 
+// abandon releases a store whose directory is another's by now, if anybody's. To
+// close the index would be to write and remove files by names that are no longer
+// its own, so it stays as it is in this process, with nothing to do.
+func (s *Store) abandon() error {
+	s.life.Lock()
+	s.life.closed = true
+	s.life.Unlock()
+	s.life.calls.Wait()
+	err := fmt.Errorf("close store: %s was moved or removed while it was open", s.dir)
+	return errors.Join(err, s.packs.close(), s.lock.Close())
+}
+
 // closeIndex closes the index, which writes its memtable out. Should there be
 // no room for that even with the reserve given back, the index stays as it is
 // in this process, which is about to end or to close a store for good: all of

@@ -25,7 +25,7 @@
 //
 // # Invariants
 //
-//   - No daemon: every verb opens what it needs. A VMM outlives the command
+//   - No daemon: every verb opens what it needs, or finds it open. A VMM outlives the command
 //     that started it and is adopted by pid, start time and boot id.
 //   - A hot dump is immutable once it has its name and is never removed while a
 //     machine maps it. It can always be made again from the store.
@@ -42,7 +42,8 @@
 // # Concurrency
 //
 // Verbs that change a sandbox hold its lock (flock on its directory); those
-// that only talk to the guest hold none. The store admits one process at a time
-// and is held for as short as can be: never while a guest is paused, never
-// while waiting for a guest.
+// that only talk to the guest hold none. The store admits one verb at a time,
+// whichever process it is in, and is held for as short as can be: never while a
+// guest is paused, never while waiting for a guest. A process that serves others
+// leaves it open between verbs (Options.KeepStore) until another one wants it.
 package runtime

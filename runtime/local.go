@@ -47,6 +47,10 @@ type Options struct {
 	Overcommit float64
 	// CacheLimitBytes bounds the hot dumps; 0: half of what is free.
 	CacheLimitBytes int64
+	// KeepStore is how long the store stays open after a verb, for the next one
+	// of this process: for those that live long. Other processes get it at once
+	// all the same. 0: not at all.
+	KeepStore time.Duration
 }
 
 // BuildEngineCommand is the name of the hidden sub-command that runs
@@ -64,6 +68,7 @@ type Local struct {
 	layout
 	opts Options
 	log  *slog.Logger
+	kept *branches.Keeper
 
 	mu       sync.Mutex
 	builder  *builder.Builder
@@ -90,7 +95,7 @@ type networks interface {
 }
 
 // Open returns the engine on a data directory of this host. It is cheap and
-// takes no lock: verbs that need the store open it for as long as they need it.
+// takes no lock: verbs that need the store open it, see Options.KeepStore.
 func Open(ctx context.Context, o Options) (*Local, error) {
 	if o.DataDir == "" {
 		o.DataDir = DefaultDataDir
@@ -123,13 +128,17 @@ func Open(ctx context.Context, o Options) (*Local, error) {
 		o.BootTimeout = 2 * time.Minute
 	}
 	e := &Local{layout: layout{data: dir}, opts: o, log: o.Logger, remarks: map[string]bool{}}
+	e.kept = branches.NewKeeper(branches.KeeperOptions{
+		Store: branches.Options{Dir: e.store(), Wait: o.LockWait, Logger: o.Logger},
+		Idle:  o.KeepStore,
+	})
 	e.parts = e.findParts
 	return e, nil
 }
 
 // Close releases what this process holds; sandboxes go on running.
 func (e *Local) Close() error {
-	errs := []error{e.lines.close()}
+	errs := []error{e.lines.close(), e.kept.Close()}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.builder != nil {
@@ -244,19 +253,10 @@ func (e *Local) guestOptions() (guestboot.Options, error) {
 	return guestboot.Options{Dir: e.kernel(), InitELF: elf, Logger: e.log}, nil
 }
 
-// withStore runs fn with the store open. Only one process can have it; the wait
-// for another one is bounded.
-func (e *Local) withStore(ctx context.Context, fn func(*branches.Store) error) (err error) {
-	s, err := branches.Open(ctx, branches.Options{Dir: e.store(), Wait: e.opts.LockWait, Logger: e.log})
-	if err != nil {
-		return storeError(err)
-	}
-	defer func() {
-		if cerr := s.Close(); cerr != nil {
-			err = errors.Join(err, fmt.Errorf("close store: %w", cerr))
-		}
-	}()
-	return storeError(fn(s))
+// withStore runs fn with the store open and to itself. The wait for other verbs
+// and other processes is bounded.
+func (e *Local) withStore(ctx context.Context, fn func(*branches.Store) error) error {
+	return storeError(e.kept.Use(ctx, func(s *branches.Store) error { return storeError(fn(s)) }))
 }
 
 // storeError gives errors of the store the kind and hint that callers branch on.

@@ -124,8 +124,11 @@ func TestMemoryIsWholeAfterAFailedCommit(t *testing.T) {
 	h.boot(t, "a")
 	h.mustCommit(t, "a", "one")
 	// A store that another one holds cannot be written.
-	h.opts.LockWait = 1
+	hurried := branches.KeeperOptions{Store: branches.Options{Dir: h.store(), Wait: 1}}
 	if err := h.withStore(t.Context(), func(*branches.Store) error {
+		patient := h.kept
+		h.kept = branches.NewKeeper(hurried)
+		defer func() { h.kept = patient }()
 		_, err := h.Commit(t.Context(), CommitRequest{Name: "a", Message: "cannot be"})
 		if !errors.Is(err, ErrBusy) {
 			t.Errorf("commit beside a held store: %v", err)
@@ -137,7 +140,6 @@ func TestMemoryIsWholeAfterAFailedCommit(t *testing.T) {
 	if s, err := h.Inspect(t.Context(), "a"); err != nil || s.State != Running {
 		t.Fatalf("source after the failed commit: %s, %v", s.State, err)
 	}
-	h.opts.LockWait = 1e9
 	if err := h.Pause(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}

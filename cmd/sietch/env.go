@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -34,6 +35,10 @@ type env struct {
 	mu      sync.Mutex
 	onLeave []func() // newest last
 }
+
+// keepStore is how long a command that serves others leaves the store open for
+// their next request.
+const keepStore = 10 * time.Second
 
 // use returns the engine, opening it when a command first needs it: a wrong
 // command line is found out before. Where a server runs on the data directory it

@@ -34,6 +34,7 @@ sietch mcp --default-image agent`,
 }
 
 func runMCP(ctx context.Context, e *env, image string) error {
+	e.options.KeepStore = keepStore
 	engine, err := e.useLocal(ctx)
 	if err != nil {
 		return err

@@ -75,6 +75,7 @@ func runServe(ctx context.Context, e *env, o serveOptions) error {
 	if err != nil {
 		return err
 	}
+	e.options.KeepStore = keepStore
 	if options.Engine, err = e.useLocal(ctx); err != nil {
 		return err
 	}
