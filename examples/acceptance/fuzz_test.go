@@ -33,6 +33,7 @@ var notFuzzed = []string{"pullImage", "bootstrapImage", "arrakisDestroyAllVMs"}
 func TestFuzzedAPI(t *testing.T) {
 	testlane.Need(t, testlane.Python)
 	needMachines(t)
+	together(t)
 	dir := t.TempDir()
 	python := filepath.Join(pythonWith(t, filepath.Join(dir, "venv"), testlane.PyPI, schemathesis...), "python")
 

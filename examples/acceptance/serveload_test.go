@@ -76,7 +76,7 @@ func (m *memory) end() int64 { close(m.stop); return <-m.most }
 // emulated guest takes minutes for a gigabyte, so that there, unless lane load is
 // asked for, it writes what is still more than may stay anywhere.
 func TestMuchOutputToASlowReader(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	s := r.serve(t)
 	name := r.runSmall(t)
 	defer r.ok(t, "rm", "-f", name)
