@@ -83,7 +83,7 @@ func TestMuchOutputToASlowReader(t *testing.T) {
 	s.call(t, 200, "POST", "/v1/sandboxes/"+name+"/exec", `{"args":["true"]}`)
 	size := int64(1 << 30)
 	if !strings.Contains(s.call(t, 200, "GET", "/v1/sandboxes/"+name, ""), `"accel":"kvm"`) && !testlane.Has(testlane.Load) {
-		size = 96 << 20
+		size = 64 << 20
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), within(20*time.Minute))
 	defer cancel()
