@@ -53,10 +53,6 @@ func setUp(m *testing.M) (code int, err error) {
 	} else if _, err := os.Stat(binary); err != nil {
 		return 0, fmt.Errorf("SIETCH_BIN: %w", err)
 	}
-	// Whoever has built waits until the build engine is gone; see cleanHost.
-	if os.Getenv("SIETCH_ENGINE_IDLE") == "" {
-		os.Setenv("SIETCH_ENGINE_IDLE", min(within(2*time.Second), 30*time.Second).String())
-	}
 	parent := os.Getenv("SIETCH_TEST_DIR")
 	if parent == "" {
 		parent = "/var/tmp"
