@@ -50,6 +50,7 @@ demo: deps build ## from nothing to a machine forked four ways, with times
 
 # Unit tests and the lanes of every package first, two packages at a time; then
 # the acceptance tests alone, because they judge times and what is left behind.
+# Those of them that do not come last, as many at a time as there are CPUs.
 .PHONY: test
 test: deps build ## every test this host can run; skips are printed with their reasons
 	@mkdir -p $(DATA)

@@ -36,7 +36,7 @@ func (r *repo) counted(t *testing.T, name, id string) int {
 // TestBackground: commands in the background and what they wrote belong to the
 // machine. They are there, and go on, in a fork and after a checkout.
 func TestBackground(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t)
 	id := r.ok(t, "exec", "-d", name, "--", "sh", "-c", "i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done")
 	waitFor(t, 20*time.Second, "the counter to count", func() bool { return r.counted(t, name, id) >= 5 })
@@ -83,7 +83,7 @@ func TestBackground(t *testing.T) {
 
 // TestBackgroundOutput is what it costs and how it is read.
 func TestBackgroundOutput(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t)
 	defer r.remove(t, name)
 	// Streams are merged in their order; a follower sees the end.

@@ -31,6 +31,7 @@ func killPoints(t *testing.T) int {
 // TestKill is hazard 9: after a kill -9 at any point of a verb, the next command
 // adopts or removes what is there, the source lives, and history is whole.
 func TestKill(t *testing.T) {
+	together(t)
 	r := private(t, filepath.Join(area, "kill"))
 	points := killPoints(t)
 	source := r.runSmall(t)
@@ -195,7 +196,7 @@ func TestVMMDies(t *testing.T) {
 // TestBusy runs verbs against each other on one data directory: all succeed, or
 // say that they did not get their turn, and nothing is lost.
 func TestBusy(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t)
 	const n = 6
 	results := make(chan result, n)

@@ -9,6 +9,10 @@
 // its images and kernel; each removes its own sandboxes, and [repo.cleanHost]
 // holds that against the host.
 //
+// Tests that judge no times, and nothing of the host that others change, run
+// beside each other after the rest, each in a data directory of its own: [apart],
+// [together].
+//
 // SIETCH_TEST_SEED is a data directory to take kernel and image "small" from,
 // for hosts without a Go command and a package mirror; SIETCH_TEST_SLOW is how
 // many times longer everything may take; SIETCH_VMM chooses what machines run in.

@@ -113,7 +113,7 @@ func TestNames(t *testing.T) {
 // TestErrors is what a user meets when something is wrong, and that it costs the
 // machines that are there nothing.
 func TestErrors(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t)
 	defer r.remove(t, name)
 	c := r.commit(t, name, "base")
@@ -176,7 +176,7 @@ func TestErrors(t *testing.T) {
 
 // TestHostLacks takes something away from the host and wants to be told.
 func TestHostLacks(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	r.remove(t, r.runSmall(t)) // the kernel is there: what is missing below is the rest
 
 	t.Run("qemu", func(t *testing.T) {

@@ -19,6 +19,7 @@ type eventInfo struct {
 // TestEvents: what several processes did comes in one order, to those who ask
 // later and to those who wait.
 func TestEvents(t *testing.T) {
+	together(t)
 	r := private(t, filepath.Join(area, "events"))
 	lines, stop := r.follow(t, "events", "-f", "--json")
 	name := fresh("box")

@@ -14,7 +14,7 @@ import (
 // A machine that stands still can be saved as often as anybody likes, and goes
 // on afterwards.
 func TestSavePausedAgain(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t)
 	want := r.probe(t, name, "set", "paused")
 	r.ok(t, "pause", name)
@@ -36,7 +36,7 @@ func TestSavePausedAgain(t *testing.T) {
 
 // A commit of the disk alone holds what programs had written, synced or not.
 func TestDiskOnlyIsComplete(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t)
 	r.in(t, name, "echo kept > /root/file")
 	c := query[commitInfo](t, r, "commit", "--disk-only", "-m", "disk", name)
@@ -95,7 +95,7 @@ func TestExecSilentGuest(t *testing.T) {
 // After its machine ended, a sandbox is as good as a stopped one, and what is
 // said of the end is true.
 func TestAfterTheEnd(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t)
 	c := r.commit(t, name, "before")
 	r.in(t, name, "echo kept > /root/file; sync")
@@ -159,7 +159,7 @@ func TestAfterTheEnd(t *testing.T) {
 // TestIncompatible is hazard 11: memory that cannot be restored here is refused
 // with the reason and the way out, and nothing was given up for it.
 func TestIncompatible(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t)
 	r.in(t, name, "echo kept > /root/file; sync")
 	c := r.commit(t, name, "by this version")

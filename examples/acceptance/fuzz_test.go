@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -33,6 +34,7 @@ var notFuzzed = []string{"pullImage", "bootstrapImage", "arrakisDestroyAllVMs"}
 func TestFuzzedAPI(t *testing.T) {
 	testlane.Need(t, testlane.Python)
 	needMachines(t)
+	together(t)
 	dir := t.TempDir()
 	python := filepath.Join(pythonWith(t, filepath.Join(dir, "venv"), testlane.PyPI, schemathesis...), "python")
 
@@ -78,10 +80,12 @@ func TestFuzzedAPI(t *testing.T) {
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "SIETCH_FUZZ_HAVE="+string(have),
 		"SCHEMATHESIS_HOOKS=fuzzhooks", "PYTHONPATH="+here, "PYTHONDONTWRITEBYTECODE=1", "no_proxy=*")
+	began := time.Now()
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("%v:\n%s", err, clipped(out, 300))
 	}
+	t.Logf("the calls took %.0f s, of which their maker computed %.0f", time.Since(began).Seconds(), (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds())
 	s.call(t, 200, "GET", "/healthz", "")
 	if got := s.call(t, 200, "POST", "/v1/sandboxes/"+box+"/exec", `{"args":["echo","alive"]}`); !strings.Contains(got, "alive") {
 		t.Errorf("the machine afterwards: %s", got)
@@ -148,8 +152,19 @@ func pythonWith(t *testing.T, dir, lane string, packages ...string) string {
 	testlane.Need(t, testlane.Python)
 	ctx, cancel := context.WithTimeout(t.Context(), within(10*time.Minute))
 	defer cancel()
-	if out, err := exec.CommandContext(ctx, "python3", "-m", "venv", dir).CombinedOutput(); err != nil {
-		t.Fatalf("make environment: %v\n%s", err, out)
+	// To bring pip along takes longer than all else of an empty one. A copy finds
+	// itself by where it is; what is installed into it gets the copy's paths.
+	empty := filepath.Join(area, "python")
+	emptyPython.Do(func() {
+		if out, err := exec.CommandContext(ctx, "python3", "-m", "venv", empty).CombinedOutput(); err != nil {
+			t.Fatalf("make environment: %v\n%s", err, out)
+		}
+	})
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(ctx, "cp", "-a", empty+"/.", dir).CombinedOutput(); err != nil {
+		t.Fatalf("copy environment: %v\n%s", err, out)
 	}
 	install := append([]string{"-m", "pip", "install", "-q", "--disable-pip-version-check", "--retries", "2"}, packages...)
 	if out, err := exec.CommandContext(ctx, filepath.Join(dir, "bin/python"), install...).CombinedOutput(); err != nil {
@@ -157,6 +172,8 @@ func pythonWith(t *testing.T, dir, lane string, packages ...string) string {
 	}
 	return filepath.Join(dir, "bin")
 }
+
+var emptyPython sync.Once
 
 func setting(name, def string) string {
 	if v := os.Getenv(name); v != "" {

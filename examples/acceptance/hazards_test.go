@@ -12,7 +12,7 @@ import (
 // TestForksShareNoDisk is hazard 1: what was written without a sync is in every
 // copy, and what a copy writes is in no other, at any depth of history.
 func TestForksShareNoDisk(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	const depth = 5
 	name := r.runSmall(t)
 	written := map[string]string{}
@@ -64,7 +64,7 @@ func TestForksShareNoDisk(t *testing.T) {
 // TestChain is hazard 2: a restored machine can be committed, again and again,
 // with a large buffer intact, part of it never touched since the restore.
 func TestChain(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	steps := 6
 	if s := os.Getenv("SIETCH_TEST_CHAIN"); s != "" {
 		var err error
@@ -150,7 +150,7 @@ func TestClock(t *testing.T) {
 // TestIdentity is hazard 5: copies do not share what must be unique, and the
 // source's running process draws other random bytes in each of them.
 func TestIdentity(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t)
 	c := r.commit(t, name, "one")
 	forks := r.fork(t, 8, c.ID)

@@ -16,7 +16,7 @@ import (
 // TestHostileArchives is hazard 21 for what is sent as a tar: no name and no link
 // in it leads out of where it is unpacked, be that the guest or the host.
 func TestHostileArchives(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	s := r.serve(t)
 	name := r.runSmall(t)
 	defer r.ok(t, "rm", "-f", name)
@@ -97,7 +97,7 @@ func TestHostileArchives(t *testing.T) {
 // TestExecDoesNotWaitForGrandchildren is hazard 20: a command that has ended is
 // answered, whoever else holds its output.
 func TestExecDoesNotWaitForGrandchildren(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	s := r.serve(t)
 	name := r.runSmall(t)
 	defer r.ok(t, "rm", "-f", name)

@@ -17,7 +17,7 @@ import (
 // TestLife is the product in one story: a machine is built, run, committed,
 // changed, forked from its past, put back, and removed without a trace.
 func TestLife(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	port := freePort(t)
 	name := r.runSmall(t, "-p", fmt.Sprintf("127.0.0.1:%d:8080", port))
 	r.in(t, name, "mkdir -p /srv/www; echo served > /srv/www/index.html; httpd -p 8080 -h /srv/www")
@@ -171,7 +171,7 @@ func get(t *testing.T, port int) string {
 // TestLifeCycle wants every verb of the life cycle to be idempotent, and the
 // disk to outlive a stop.
 func TestLifeCycle(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t)
 	r.in(t, name, "echo kept > /root/file")
 	state := func(want string) {
@@ -210,7 +210,7 @@ func TestLifeCycle(t *testing.T) {
 
 // TestExec is what a script relies on.
 func TestExec(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t, "-e", "FROM_RUN=yes")
 	defer r.remove(t, name)
 	tests := []struct {
@@ -257,7 +257,7 @@ func TestExec(t *testing.T) {
 
 // TestCopy moves files both ways and wants them back as they were.
 func TestCopy(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t)
 	defer r.remove(t, name)
 	src, dst := t.TempDir(), t.TempDir()
@@ -294,7 +294,7 @@ func TestCopy(t *testing.T) {
 
 // TestSixteenForks is hazard 3: copies of one commit collide in nothing.
 func TestSixteenForks(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	source := r.runSmall(t)
 	want := r.probe(t, source, "set", "seed")
 	c := r.commit(t, source, "seed")

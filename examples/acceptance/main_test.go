@@ -100,6 +100,14 @@ func needMachines(t testing.TB) {
 // small image built once.
 func shared(t *testing.T) *repo {
 	t.Helper()
+	r := seeded(t)
+	r.watch(t)
+	return r
+}
+
+// seeded is shared for tests that make nothing in it.
+func seeded(t *testing.T) *repo {
+	t.Helper()
 	needMachines(t)
 	r := &repo{dir: filepath.Join(area, "shared")}
 	buildShared.Do(func() {
@@ -115,7 +123,6 @@ func shared(t *testing.T) *repo {
 	if t.Failed() {
 		t.FailNow()
 	}
-	r.watch(t)
 	return r
 }
 
@@ -126,13 +133,16 @@ var buildShared sync.Once
 // has to become idle before the host can be judged.
 func private(t *testing.T, dir string) *repo {
 	t.Helper()
-	s := shared(t)
+	s := seeded(t)
 	// The first machine fetches the kernel.
 	warm.Do(func() {
 		name := s.runSmall(t)
 		s.ok(t, "rm", "-f", name)
 	})
 	r := &repo{dir: dir}
+	if os.Getenv("SIETCH_TEST_KEEP") == "" {
+		t.Cleanup(func() { os.RemoveAll(dir) })
+	}
 	copyParts(t, s.dir, dir)
 	r.ok(t, "image", "inspect", "small")
 	r.watch(t)
@@ -141,6 +151,27 @@ func private(t *testing.T, dir string) *repo {
 
 var warm sync.Once
 
+// together lets a test run beside others that say so, after those that do not.
+// It has a data directory of its own, and judges no times and nothing of the host
+// that others change. Where all takes many times longer, one runs at a time.
+func together(t *testing.T) {
+	t.Helper()
+	if slowness == 1 {
+		t.Parallel()
+	}
+}
+
+// apart is together with a private data directory. Where tests are to share one,
+// because a server is behind it or the disk is slow, it is the shared one.
+func apart(t *testing.T) *repo {
+	t.Helper()
+	if os.Getenv("SIETCH_TEST_SERVE") != "" || slowness > 1 {
+		return shared(t)
+	}
+	together(t)
+	return private(t, filepath.Join(area, fresh("apart")))
+}
+
 // copyParts makes a data directory with the kernel and the images of another.
 func copyParts(t *testing.T, from, dir string) {
 	t.Helper()
@@ -148,7 +179,7 @@ func copyParts(t *testing.T, from, dir string) {
 		t.Fatal(err)
 	}
 	for _, part := range []string{"kernel", "images"} {
-		if out, err := exec.Command("cp", "-a", "--sparse=always", filepath.Join(from, part), dir).CombinedOutput(); err != nil {
+		if out, err := exec.Command("cp", "-a", "--sparse=always", "--reflink=auto", filepath.Join(from, part), dir).CombinedOutput(); err != nil {
 			t.Fatalf("copy %s: %v\n%s", part, err, out)
 		}
 	}

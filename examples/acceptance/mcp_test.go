@@ -85,7 +85,7 @@ func TestEditor(t *testing.T) {
 // TestTreeSearch forks eight attempts from one state, keeps the best, and goes on
 // from there.
 func TestTreeSearch(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	c := r.mcp(t)
 	ctx, cancel := context.WithTimeout(t.Context(), within(6*time.Minute))
 	defer cancel()

@@ -71,7 +71,7 @@ func TestStats(t *testing.T) {
 // Memory that a guest has freed goes back to the host, and neither what it still
 // uses nor any commit or fork suffers.
 func TestReclaim(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t)
 	sum := r.probe(t, name, "fill", "48")[0]
 	intact := func(box string) {
@@ -116,7 +116,7 @@ func TestReclaim(t *testing.T) {
 }
 
 func TestResize(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t, "--cpus", "2")
 	sum := r.probe(t, name, "fill", "16")[0]
 	intact := func(box string) {
@@ -185,7 +185,7 @@ func TestResize(t *testing.T) {
 // Memory beyond 3 GiB is elsewhere in the guest's address space, and huge pages
 // are taken from there first.
 func TestResizeLarge(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t, "--memory", "4G")
 	sum := r.probe(t, name, "fill", "16")[0]
 	r.ok(t, "resize", "--memory", "4000M", name)
@@ -203,7 +203,7 @@ func TestResizeLarge(t *testing.T) {
 }
 
 func TestAdmission(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t)
 	c := r.commit(t, name, "base")
 	r.ok(t, "resize", "--memory", "200M", name)

@@ -51,6 +51,7 @@ var endBehind = func() {}
 // TestShellOverServer lives a machine's life by a shell that talks to a running
 // server, kills the server in the middle, and goes on without it.
 func TestShellOverServer(t *testing.T) {
+	together(t)
 	r := private(t, filepath.Join(area, "overserver"))
 	name := r.runSmall(t, "-e", "FROM_RUN=yes")
 	alone := r.pace(t, name)

@@ -9,7 +9,7 @@ import (
 
 // TestPortsLater forwards ports of a machine that runs.
 func TestPortsLater(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name, other := r.runSmall(t), r.runSmall(t)
 	r.in(t, name, "mkdir -p /srv/www; echo served > /srv/www/index.html; httpd -p 8080 -h /srv/www")
 	port, err := strconv.Atoi(r.ok(t, "port", "add", name, "8080"))

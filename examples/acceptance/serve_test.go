@@ -116,7 +116,7 @@ const smallRun = `{"from":"small","name":"%s","memory_bytes":268435456,"disk_byt
 
 // TestDocumentedAPI runs the blocks of docs/api.md against a server.
 func TestDocumentedAPI(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	page, err := os.ReadFile("../../docs/api.md")
 	if err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func TestDocumentedAPI(t *testing.T) {
 
 // TestArrakisClients lets the published SDK do what its users rely on.
 func TestArrakisClients(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	var s *server
 	for _, version := range []string{"2.0.0", "1.2.2"} {
 		t.Run(version, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestArrakisClients(t *testing.T) {
 
 // TestSandboxesOutliveTheServer kills it in the middle of a call.
 func TestSandboxesOutliveTheServer(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	s := r.serve(t)
 	name := fresh("box")
 	t.Cleanup(func() { r.try(t, "rm", "-f", name) })

@@ -50,6 +50,7 @@ func (s *server) send(c longCall) (status int, answer string, err error) {
 // history, or nothing; and the call, sent again with its key, has been done once
 // or is said to have been cut off.
 func TestKillServer(t *testing.T) {
+	together(t)
 	r := private(t, filepath.Join(area, "servekill"))
 	points := max(2, killPoints(t)/2)
 	source := r.runSmall(t)

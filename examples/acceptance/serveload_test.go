@@ -76,14 +76,14 @@ func (m *memory) end() int64 { close(m.stop); return <-m.most }
 // emulated guest takes minutes for a gigabyte, so that there, unless lane load is
 // asked for, it writes what is still more than may stay anywhere.
 func TestMuchOutputToASlowReader(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	s := r.serve(t)
 	name := r.runSmall(t)
 	defer r.ok(t, "rm", "-f", name)
 	s.call(t, 200, "POST", "/v1/sandboxes/"+name+"/exec", `{"args":["true"]}`)
 	size := int64(1 << 30)
 	if !strings.Contains(s.call(t, 200, "GET", "/v1/sandboxes/"+name, ""), `"accel":"kvm"`) && !testlane.Has(testlane.Load) {
-		size = 96 << 20
+		size = 64 << 20
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), within(20*time.Minute))
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 // TestBuildFromStream: a context on stdin gives the image that its directory
 // gives, and leaves nothing behind.
 func TestBuildFromStream(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	dir := t.TempDir()
 	if err := small.WriteContext(dir); err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestUnknownUser(t *testing.T) {
 
 // TestSparseCopy: holes are not sent, and are holes at the other end.
 func TestSparseCopy(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t)
 	defer r.remove(t, name)
 	dir := t.TempDir()

@@ -74,7 +74,7 @@ func await(t *testing.T, lines <-chan string, words string) []string {
 
 // TestWatch sees what the guest does to its files.
 func TestWatch(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t)
 	defer r.remove(t, name)
 	r.ok(t, "file", "mkdir", "-p", name+":/srv/a/b")
@@ -106,7 +106,7 @@ func TestWatch(t *testing.T) {
 
 // TestFiles works without any program of the guest's.
 func TestFiles(t *testing.T) {
-	r := shared(t)
+	r := apart(t)
 	name := r.runSmall(t)
 	defer r.remove(t, name)
 	r.ok(t, "file", "mkdir", "-m", "750", name+":/data")
