@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
 )
 
 // saved is one full stop-and-save.
@@ -28,22 +29,23 @@ func fullSave(pid int) (saved, error) {
 		return saved{}, err
 	}
 	defer q.close()
-	dir, err := os.MkdirTemp("", "save-")
+	dump, err := os.CreateTemp("", "save-")
 	if err != nil {
 		return saved{}, err
 	}
-	defer os.RemoveAll(dir)
-	sink := filepath.Join(dir, "stream")
-	listener, err := net.Listen("unix", sink)
-	if err != nil {
-		return saved{}, err
-	}
-	defer listener.Close()
-	dump, err := os.Create(filepath.Join(dir, "dump"))
-	if err != nil {
-		return saved{}, err
-	}
+	defer os.Remove(dump.Name())
 	defer dump.Close()
+	// A jailed QEMU opens and connects to nothing: it is given its end.
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return saved{}, err
+	}
+	stream := os.NewFile(uintptr(ends[0]), "stream")
+	defer stream.Close()
+	err = q.give("stream", ends[1])
+	if err := errors.Join(err, unix.Close(ends[1])); err != nil {
+		return saved{}, err
+	}
 
 	// Unlimited: its usual limit would be measured instead.
 	if err := q.do("migrate-set-parameters", map[string]any{"max-bandwidth": int64(1) << 40}); err != nil {
@@ -51,11 +53,7 @@ func fullSave(pid int) (saved, error) {
 	}
 	written := make(chan error, 1)
 	go func() {
-		conn, err := listener.Accept()
-		if err == nil {
-			_, err = io.Copy(dump, conn)
-			conn.Close()
-		}
+		_, err := io.Copy(dump, stream)
 		if err == nil {
 			err = dump.Sync()
 		}
@@ -65,7 +63,7 @@ func fullSave(pid int) (saved, error) {
 	if err := q.do("stop", nil); err != nil {
 		return saved{}, err
 	}
-	if err := q.do("migrate", map[string]any{"uri": "unix:" + sink}); err != nil {
+	if err := q.do("migrate", map[string]any{"uri": "fd:stream"}); err != nil {
 		return saved{}, errors.Join(err, q.do("cont", nil))
 	}
 	err = <-written
@@ -141,12 +139,12 @@ func monitorOf(pid int) (*qmp, error) {
 
 // qmp is a monitor connection; one command at a time.
 type qmp struct {
-	conn net.Conn
+	conn *net.UnixConn
 	dec  *json.Decoder
 }
 
 func dialQMP(path string) (*qmp, error) {
-	conn, err := net.DialTimeout("unix", path, 5*time.Second)
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, err
 	}
@@ -166,12 +164,28 @@ func dialQMP(path string) (*qmp, error) {
 
 func (q *qmp) close() { q.conn.Close() }
 
+func (q *qmp) do(command string, arguments any) error { return q.ask(command, arguments, nil) }
+
 func (q *qmp) ask(command string, arguments, answer any) error {
+	return q.send(command, arguments, answer, nil)
+}
+
+// give hands a descriptor over, under a name.
+func (q *qmp) give(name string, fd int) error {
+	return q.send("getfd", map[string]any{"fdname": name}, nil, unix.UnixRights(fd))
+}
+
+// send asks with what goes beside the bytes of the request.
+func (q *qmp) send(command string, arguments, answer any, beside []byte) error {
 	request := map[string]any{"execute": command}
 	if arguments != nil {
 		request["arguments"] = arguments
 	}
-	if err := json.NewEncoder(q.conn).Encode(request); err != nil {
+	data, err := json.Marshal(request)
+	if err == nil {
+		_, _, err = q.conn.WriteMsgUnix(data, beside, nil)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", command, err)
 	}
 	for {
@@ -193,8 +207,6 @@ func (q *qmp) ask(command string, arguments, answer any) error {
 		return nil
 	}
 }
-
-func (q *qmp) do(command string, arguments any) error { return q.ask(command, arguments, nil) }
 
 // migrated waits until QEMU says that the stream is complete.
 func (q *qmp) migrated() error {
