@@ -79,6 +79,11 @@ func (e *Local) record(ctx context.Context, r *record, q CommitRequest, move hea
 		return nil, 0, err
 	}
 	defer s.tmp.remove()
+	ctx, stop := context.WithCancel(ctx)
+	defer func() {
+		stop()
+		s.filling.Wait() // of a commit that failed
+	}()
 	dumps, err := e.lockDumps(ctx)
 	if err != nil {
 		return nil, s.pause, err
@@ -117,13 +122,8 @@ func (e *Local) record(ctx context.Context, r *record, q CommitRequest, move hea
 
 	// The commit is durable. What follows makes the next steps fast; should it
 	// be cut off, they are slower and as right.
-	if c.Kind == branches.KindFull {
-		if err := os.Chmod(s.memory(), 0o400); err != nil {
-			return c, s.pause, err
-		}
-	}
-	if err := installDump(s.tmp.dir, e.dump(c.ID)); err != nil {
-		return c, s.pause, err
+	if err := s.install(e.dump(c.ID)); err != nil {
+		e.log.Warn("a commit has no hot dump", "commit", c.ID.Short(), "err", err)
 	}
 	if c.Kind == branches.KindFull {
 		s.tracking.Since = c.ID
@@ -217,9 +217,7 @@ func (e *Local) writeMemory(ctx context.Context, st *branches.Store, w *branches
 		if err != nil {
 			return err
 		}
-		if err := s.complete(ctx, d); err != nil {
-			return fmt.Errorf("complete memory dump: %w", hostError(err))
-		}
+		s.fill(ctx, d)
 		if before, err = os.Open(d.memory()); err != nil {
 			return err
 		}
@@ -250,7 +248,9 @@ func (e *Local) writeMemory(ctx context.Context, st *branches.Store, w *branches
 		return fmt.Errorf("store device state: %w", err)
 	}
 	c.Memory, c.Devices = &m, id
-	c.Stats.MemoryResidentBytes = allocatedBytes(s.memory())
+	if c.Stats.MemoryResidentBytes, err = s.resident(before); err != nil {
+		return fmt.Errorf("measure memory dump: %w", err)
+	}
 	c.Stats.MemoryChangedBytes = stats.PagesChanged * guestmem.PageBytes
 	c.Stats.MemoryStoredBytes = stats.BytesStored + stored
 	return nil

@@ -29,6 +29,8 @@ type snapshot struct {
 	changed *guestmem.PageSet
 	// whole: memory already holds the unchanged pages (reflinked from since).
 	whole bool
+	// filling: they are being copied, while those that changed are stored.
+	filling errgroup.Group
 	// tracking to store once the commit of it is durable.
 	tracking tracking
 	pause    time.Duration
@@ -285,12 +287,62 @@ func (c *memoryCopy) close() {
 	c.mem.Close()
 }
 
-// complete fills in the memory that did not change, from the dump of the commit
-// before. The guest has been running again for a while by now.
-func (s *snapshot) complete(ctx context.Context, since dump) error {
-	if s.whole || s.since.IsZero() || s.changed == nil {
-		return nil
+// fill begins to complete the memory from the dump of the commit before. It
+// touches none of the pages that changed.
+func (s *snapshot) fill(ctx context.Context, since dump) {
+	if !s.whole && !s.since.IsZero() && s.changed != nil {
+		s.filling.Go(func() error { return s.complete(ctx, since) })
 	}
+}
+
+// install waits until memory is whole and makes the snapshot the hot dump of the
+// commit that was made of it.
+func (s *snapshot) install(as dump) error {
+	if err := s.filling.Wait(); err != nil {
+		return fmt.Errorf("complete memory dump: %w", err)
+	}
+	if s.changed != nil {
+		if err := os.Chmod(s.memory(), 0o400); err != nil {
+			return err
+		}
+	}
+	return installDump(s.tmp.dir, as)
+}
+
+// resident is how many bytes of memory are no holes, once it is whole.
+func (s *snapshot) resident(before *os.File) (int64, error) {
+	now, err := os.Open(s.memory())
+	if err != nil {
+		return 0, err
+	}
+	defer now.Close()
+	pages := func(f *os.File) (*guestmem.PageSet, error) {
+		set := new(guestmem.PageSet)
+		st, err := f.Stat()
+		if err != nil {
+			return nil, err
+		}
+		return set, eachExtent(f, 0, st.Size(), func(off, end int64) error {
+			first := off / guestmem.PageBytes
+			set.AddRange(first, (end+guestmem.PageBytes-1)/guestmem.PageBytes-first)
+			return nil
+		})
+	}
+	set, err := pages(now)
+	if err != nil || before == nil {
+		return set.Bytes(), err
+	}
+	kept, err := pages(before)
+	if err != nil {
+		return 0, err
+	}
+	kept.Subtract(s.changed)
+	set.Union(kept)
+	return set.Bytes(), nil
+}
+
+// complete fills in the memory that did not change.
+func (s *snapshot) complete(ctx context.Context, since dump) error {
 	in, err := os.Open(since.memory())
 	if err != nil {
 		return err
@@ -320,7 +372,6 @@ func (s *snapshot) complete(ctx context.Context, since dump) error {
 		}
 		at = (first + count) * guestmem.PageBytes
 	}
-	s.whole = true
 	return keep(st.Size())
 }
 
