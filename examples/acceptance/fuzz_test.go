@@ -87,7 +87,7 @@ func TestFuzzedAPI(t *testing.T) {
 	}
 	t.Logf("the calls took %.0f s, of which their maker computed %.0f", time.Since(began).Seconds(), (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds())
 	s.call(t, 200, "GET", "/healthz", "")
-	if got := s.call(t, 200, "POST", "/v1/sandboxes/"+box+"/exec", `{"args":["echo","alive"]}`); !strings.Contains(got, "alive") {
+	if got := s.call(t, 200, "POST", "/v1/sandboxes/"+box+"/exec", `{"args":["echo","alive"],"workdir":"/"}`); !strings.Contains(got, "alive") {
 		t.Errorf("the machine afterwards: %s", got)
 	}
 	s.stop(t, syscall.SIGTERM)

@@ -25,6 +25,8 @@ HAVE = json.loads(os.environ["SIETCH_FUZZ_HAVE"])
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
 PATHS = ["/etc", "/etc/hostname", "/root", "/root/fuzz", "/proc/self/mem", "/dev/null", "/none/such"]
+# What may go: commands begin in /root.
+REMOVED = ["/root/fuzz", "/none/such"]
 
 # What would keep the others from a sandbox is done to the spare one, or to one
 # where it is done already.
@@ -74,7 +76,8 @@ def before_call(ctx, case, kwargs):
     if query is not None:
         given = query.get("path")
         if op != "watchPath" and isinstance(given, str) and given.startswith("/") and real(case, "path"):
-            query["path"] = PATHS[next(TURN) % len(PATHS)]
+            paths = REMOVED if op == "removePath" else PATHS
+            query["path"] = paths[next(TURN) % len(paths)]
         if op in ("events", "sandboxLogs", "processOutput") and query.get("follow") in (None, True, "true"):
             query["follow"] = "false"
         if op == "waitProcess" and str(query.get("timeout_ms", 0)).isdigit():
