@@ -350,12 +350,12 @@ func TestKeeperTakesTurns(t *testing.T) {
 	}
 }
 
-// helper starts this test binary as another process that does something with a
-// store, and returns what it prints, line by line.
-func helper(t *testing.T, what, dir string) (cmd *exec.Cmd, in io.WriteCloser, lines *bufio.Scanner) {
+// helper starts this test binary as another process that does something, which env
+// tells it, with a store, and returns what it prints, line by line.
+func helper(t *testing.T, what, env string) (cmd *exec.Cmd, in io.WriteCloser, lines *bufio.Scanner) {
 	t.Helper()
 	cmd = exec.Command(os.Args[0], what)
-	cmd.Env = append(os.Environ(), "BRANCHES_TEST_KEEPER="+dir)
+	cmd.Env = append(os.Environ(), env)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -402,7 +402,7 @@ func keepInHelper(dir string) {
 // would be kept for an hour.
 func TestKeeperGivesAnIdleStoreAway(t *testing.T) {
 	k := keeperOf(t, KeeperOptions{Idle: time.Hour})
-	_, in, lines := helper(t, "take", k.store.Dir)
+	_, in, lines := helper(t, "take", "BRANCHES_TEST_KEEPER="+k.store.Dir)
 	wantLine(t, lines, "ready")
 	for i := range 10 {
 		if err := k.Use(t.Context(), func(s *Store) error { return addBranch(t.Context(), s, fmt.Sprint("b", i)) }); err != nil {
@@ -423,7 +423,7 @@ func TestKeeperGivesAnIdleStoreAway(t *testing.T) {
 // And a busy one before the next call, however many wait in this process.
 func TestKeeperGivesABusyStoreAway(t *testing.T) {
 	k := keeperOf(t, KeeperOptions{Idle: time.Hour})
-	_, in, lines := helper(t, "take", k.store.Dir)
+	_, in, lines := helper(t, "take", "BRANCHES_TEST_KEEPER="+k.store.Dir)
 	wantLine(t, lines, "ready")
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -464,7 +464,7 @@ func TestKeeperGivesABusyStoreAway(t *testing.T) {
 // Who keeps a store may be killed.
 func TestKilledWithAKeptStore(t *testing.T) {
 	dir := filepath.Join(memoryDir(t), "store")
-	cmd, _, lines := helper(t, "keep", dir)
+	cmd, _, lines := helper(t, "keep", "BRANCHES_TEST_KEEPER="+dir)
 	wantLine(t, lines, "kept <nil>")
 	_, err := Open(t.Context(), Options{Dir: dir})
 	var le *LockError
@@ -483,7 +483,7 @@ func TestKilledWithAKeptStore(t *testing.T) {
 // A process that is killed while it waits is waited for by nobody.
 func TestKilledWhileItWaits(t *testing.T) {
 	k := keeperOf(t, KeeperOptions{Idle: time.Hour})
-	cmd, in, lines := helper(t, "take", k.store.Dir)
+	cmd, in, lines := helper(t, "take", "BRANCHES_TEST_KEEPER="+k.store.Dir)
 	wantLine(t, lines, "ready")
 	var s *Store
 	err := k.Use(t.Context(), func(open *Store) error {

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
 	"strings"
@@ -51,24 +50,8 @@ func holdStore(dir string) {
 
 func startHolder(t *testing.T, dir string) (release func()) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "hold")
-	cmd.Env = append(os.Environ(), "BRANCHES_TEST_HOLD="+dir)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line := make([]byte, 64)
-	n, _ := out.Read(line)
-	if string(line[:n]) != "open\n" {
-		t.Fatalf("holder says %q", line[:n])
-	}
+	cmd, in, lines := helper(t, "hold", "BRANCHES_TEST_HOLD="+dir)
+	wantLine(t, lines, "open")
 	return func() { in.Close(); cmd.Wait() }
 }
 
