@@ -144,10 +144,11 @@ type qmp struct {
 }
 
 func dialQMP(path string) (*qmp, error) {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	dialed, err := net.DialTimeout("unix", path, 5*time.Second)
 	if err != nil {
 		return nil, err
 	}
+	conn := dialed.(*net.UnixConn)
 	conn.SetDeadline(time.Now().Add(5 * time.Minute))
 	q := &qmp{conn, json.NewDecoder(conn)}
 	var greeting struct{ QMP json.RawMessage }
