@@ -44,10 +44,10 @@ const (
 	dirRights = unix.LANDLOCK_ACCESS_FS_READ_DIR
 )
 
-// restrict, on a thread without new privileges to gain, leaves the calling thread, and what it starts, no files but these, no
-// TCP or UDP of its own, no signals to others, and none of their abstract
-// sockets: as much of it as the kernel offers, which may be nothing. It is for
-// good.
+// restrict leaves the calling thread, which has no new privileges to gain, and
+// what it starts no files but these, no TCP or UDP of its own, no signals to
+// others, and none of their abstract sockets: as much of it as the kernel offers,
+// which may be nothing. It is for good.
 func (f Files) restrict() error {
 	rules, err := f.rules()
 	if err != nil {
