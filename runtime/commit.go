@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
-	"golang.org/x/sys/unix"
 
 	"github.com/sietch-dev/sietch/branches"
 	"github.com/sietch-dev/sietch/guestinit/proto"
@@ -70,7 +69,7 @@ func (e *Local) record(ctx context.Context, r *record, q CommitRequest, move hea
 	defer func() {
 		// What did not fit is gone by now. A guest that wrote at the wrong moment
 		// must not pay for the attempt.
-		if errors.Is(err, unix.ENOSPC) && r.Handle != nil && r.Want == wantRunning && e.stalled(ctx, r) {
+		if isFull(err) && r.Handle != nil && e.stalled(ctx, r) {
 			e.goOnLocked(ctx, r)
 		}
 	}()
@@ -310,15 +309,11 @@ func (e *Local) layerOf(ctx context.Context, st *branches.Store, c *branches.Com
 func extentsOf(now, before *os.File, size int64) iter.Seq2[int64, int64] {
 	return func(yield func(int64, int64) bool) {
 		var pages guestmem.PageSet // of diskPageBytes each
-		add := func(off, end int64) error {
-			pages.AddRange(off/diskPageBytes, (end+diskPageBytes-1)/diskPageBytes-off/diskPageBytes)
-			return nil
-		}
 		for _, f := range []*os.File{now, before} {
 			if f == nil {
 				continue
 			}
-			if eachExtent(f, 0, size, add) != nil {
+			if addExtents(&pages, f, size, diskPageBytes) != nil {
 				pages.AddRange(0, (size+diskPageBytes-1)/diskPageBytes) // read it all, then
 			}
 		}
@@ -328,6 +323,16 @@ func extentsOf(now, before *os.File, size int64) iter.Seq2[int64, int64] {
 			}
 		}
 	}
+}
+
+// addExtents adds the pages of so many bytes each that are allocated in the first
+// size bytes of a file, were it only in part.
+func addExtents(pages *guestmem.PageSet, f *os.File, size, pageBytes int64) error {
+	return eachExtent(f, 0, size, func(off, end int64) error {
+		first := off / pageBytes
+		pages.AddRange(first, (end+pageBytes-1)/pageBytes-first)
+		return nil
+	})
 }
 
 // pagesOf yields the pages of some ranges of a file, leaving out those that are

@@ -148,10 +148,10 @@ func (g *guest) failed(ctx context.Context, what string, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if g.goesOn(ctx, err) {
-		return busy("try again", "%s: sandbox %s stood still, most likely because the host's disk was full; it goes on now", what, g.record.Name)
-	}
 	if errors.Is(err, agent.ErrUnreachable) && g.engine.stalled(ctx, g.record) {
+		if g.engine.goOn(ctx, g.record) {
+			return busy("try again", "%s: sandbox %s stood still, most likely because the host's disk was full; it goes on now", what, g.record.Name)
+		}
 		return wrongState("free some with: sietch gc, or sietch rm", "%s: sandbox %s stands still: %s", what, g.record.Name, stalledReason)
 	}
 	return guestError(g.record.Name, what, err)

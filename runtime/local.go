@@ -192,12 +192,17 @@ func (e *Local) readable() error {
 // hostError gives an error of the operating system its next step.
 func hostError(err error) error {
 	switch {
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+	case isFull(err):
 		return &Error{Kind: ErrHost, Message: "no space left", Err: err, Hint: "free some with: sietch gc, or sietch rm"}
 	case errors.Is(err, syscall.EROFS):
 		return &Error{Kind: ErrHost, Message: "file system is read-only", Err: err}
 	}
 	return err
+}
+
+// isFull says whether an error comes from a full disk, or a full share of it.
+func isFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 func (e *Local) imageStore() (*builder.Builder, error) {

@@ -198,10 +198,14 @@ func (e *Local) goOn(ctx context.Context, r *record) bool {
 	}
 	defer lock.unlock()
 	now, err := e.load(r.ID)
-	return err == nil && now.Want == wantRunning && e.goOnLocked(ctx, now)
+	return err == nil && e.goOnLocked(ctx, now)
 }
 
+// goOnLocked is goOn for who holds the sandbox.
 func (e *Local) goOnLocked(ctx context.Context, r *record) bool {
+	if r.Want != wantRunning {
+		return false
+	}
 	if free, err := freeBytes(e.sandbox(r.ID)); err != nil || free < roomToGoOn {
 		return false
 	}

@@ -166,7 +166,7 @@ func (l layout) save(r *record) error {
 	}
 	data = append(data, '\n')
 	err = renameio.WriteFile(l.recordPath(r.ID), data, 0o600)
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+	if isFull(err) {
 		err = l.saveInSpare(r.ID, data, err)
 	}
 	if err != nil {

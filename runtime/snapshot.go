@@ -316,29 +316,21 @@ func (s *snapshot) resident(before *os.File) (int64, error) {
 		return 0, err
 	}
 	defer now.Close()
-	pages := func(f *os.File) (*guestmem.PageSet, error) {
-		set := new(guestmem.PageSet)
-		st, err := f.Stat()
-		if err != nil {
-			return nil, err
-		}
-		return set, eachExtent(f, 0, st.Size(), func(off, end int64) error {
-			first := off / guestmem.PageBytes
-			set.AddRange(first, (end+guestmem.PageBytes-1)/guestmem.PageBytes-first)
-			return nil
-		})
-	}
-	set, err := pages(now)
-	if err != nil || before == nil {
-		return set.Bytes(), err
-	}
-	kept, err := pages(before)
+	st, err := now.Stat()
 	if err != nil {
 		return 0, err
 	}
-	kept.Subtract(s.changed)
-	set.Union(kept)
-	return set.Bytes(), nil
+	// What is being filled in counts once, wherever that is at.
+	var set, kept guestmem.PageSet
+	if before != nil {
+		if err := addExtents(&kept, before, st.Size(), guestmem.PageBytes); err != nil {
+			return 0, err
+		}
+		kept.Subtract(s.changed)
+	}
+	err = addExtents(&set, now, st.Size(), guestmem.PageBytes)
+	set.Union(&kept)
+	return set.Bytes(), err
 }
 
 // complete fills in the memory that did not change.
